@@ -87,10 +87,11 @@ static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *er
 
     if (t->tensor_parallel < 2)
         return 0;
-    if (t->strategy != PL_STRATEGY_AUTO && t->strategy != PL_STRATEGY_DDP)
+    if (t->strategy != PL_STRATEGY_AUTO && t->strategy != PL_STRATEGY_DDP &&
+        t->strategy != PL_STRATEGY_SHARDED)
         return pl_error_set(err, -EINVAL,
-                            "option '--tensor-parallel' is for strategy ddp so far, not %s: leave "
-                            "one out",
+                            "option '--tensor-parallel' is for strategies ddp and sharded so far, "
+                            "not %s: leave one out",
                             pl_strategy_names[t->strategy]);
     for (size_t i = 0; i < PL_COUNT(others); i++)
         if (others[i].given)

@@ -57,15 +57,10 @@ whole(const struct pl_trainer *t, const struct pl_param *p, void *ret, struct pl
 {
     const struct pl_params *params = &t->ctx.params;
 
-    if (pl_param_is_split(p))
-        return pl_param_part_gather(params, p, pl_param_value(params, p), ret, err);
-    if (params->stages.n)
-        return pl_shard_gather(params, t->pipe.comm, p, pl_param_value(params, p), ret, err);
     if (pl_params_partial(params))
-        return pl_shard_gather(params, t->group.shards, p, pl_shard_part(params, p, params->values),
-                               ret, err);
-    return pl_device_download(params->dev, ret, pl_param_value(params, p),
-                              p->tensor->count * pl_real_size(params->real), err);
+        return pl_param_part_gather(params, params->shards, p,
+                                    pl_shard_part(params, p, params->values), ret, err);
+    return pl_param_part_gather(params, NULL, p, pl_param_value(params, p), ret, err);
 }
 
 int random_values(const struct pl_trainer *trainer, double *values, size_t n, struct pl_error *err)

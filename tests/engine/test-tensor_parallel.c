@@ -251,7 +251,9 @@ static int ended(void *ctx, struct pl_trainer *t, struct pl_error *err)
     int r = random_values(t, run->values, VALUES_MAX, err);
 
     for (size_t i = 0; i < params->n; i++)
-        run->own[t->comm->rank] += params->list[i]->tensor->count;
+        run->own[t->comm->rank] += pl_params_partial(params)
+                                       ? pl_shard_span(params, params->list[i]).count
+                                       : params->list[i]->tensor->count;
     if (r < 0 || t->comm->rank > 0)
         return r;
     run->counts = t->tp.counts;
@@ -329,6 +331,18 @@ static double apart(const struct run *a, const struct run *b)
     return most;
 }
 
+/* Each strategy that goes with tensor parallel has its turn. */
+static void
+choose_strategy(struct run *run, uint64_t seed, struct pl_rng *rng, unsigned *ret_groups)
+{
+    if (seed % 4 == 0)
+        return;
+    run->options.strategy = PL_STRATEGY_SHARDED;
+    run->options.shard = (enum pl_shard_kind)(seed % 4);
+    run->options.recompute &= run->options.shard != PL_SHARD_PARAM;
+    *ret_groups = 2 + (unsigned)pl_rng_below(rng, 2);
+}
+
 /* One random module on random numbers of ranks. Returns the number of layers that were split. */
 static size_t try_one(uint64_t seed)
 {
@@ -350,6 +364,7 @@ static size_t try_one(uint64_t seed)
     k = 2 + (unsigned)pl_rng_below(&rng, 3);
     split = split_of(one, k);
     split->options.recompute = pl_rng_below(&rng, 2);
+    choose_strategy(split, seed, &rng, &groups);
     go(split, groups * k, groups > 1 && pl_rng_below(&rng, 2) ? k : 0);
     if (strstr(split->error, "finds nothing to split"))
         return 0;

@@ -73,8 +73,3 @@ void pl_ema_swap(struct pl_ema *ema)
         pl_device_copy_from(params->dev, average, params->dev, ema->spare, n);
     }
 }
-
-void *pl_ema_value(const struct pl_ema *ema, const struct pl_param *p)
-{
-    return ema->params ? (char *)ema->values + p->offset * pl_real_size(ema->params->real) : NULL;
-}

@@ -31,7 +31,4 @@ void pl_ema_update(struct pl_ema *ema, const struct pl_kernels *kernels);
  * before the first step. */
 void pl_ema_swap(struct pl_ema *ema);
 
-/* The average of a parameter; NULL if off. */
-void *pl_ema_value(const struct pl_ema *ema, const struct pl_param *p);
-
 #endif

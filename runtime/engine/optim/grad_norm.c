@@ -26,7 +26,7 @@ measured_at(const struct pl_optimizers *all, const struct pl_optimizer_range *ra
     if (all->params->peers) {
         for (size_t i = range->first; i < range->first + range->n; i++)
             if (all->params->order[i]->offset > at)
-                return all->params->order[i]->offset - at;
+                return PL_MIN(end, all->params->order[i]->offset) - at;
         return end - at;
     }
     return (all->by_blocks ? PL_MIN(end, (at / block + 1) * block) : end) - at;
@@ -152,6 +152,8 @@ static int sum_up(const struct pl_optimizers *all,
         stats = add_squares(all, &list[i], stats, sums + at, &sums[count + i]);
     if (all->comm && all->comm->size > 1)
         r = pl_comm_allreduce(all->comm, sums, count + n, PL_REAL_F64, 1, err);
+    if (r == 0 && all->params->peers)
+        r = pl_comm_allreduce(all->params->peers, sums, count + n, PL_REAL_F64, 1, err);
     at = 0;
     for (size_t i = 0; i < n && r == 0; i++) {
         size_t end = at + n_sums(all, &list[i]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The norm of the gradients of several optimizers, and if they are finite. With shards (shard.h)
- * each rank measures its own, and the ranks add up. */
+ * each rank measures its own, and the ranks add up; those that have parts of parameters
+ * (param_parts.h) add up the parts, and count once what each of them has. */
 #ifndef PL_RUNTIME_ENGINE_OPTIM_GRAD_NORM_H
 #define PL_RUNTIME_ENGINE_OPTIM_GRAD_NORM_H
 

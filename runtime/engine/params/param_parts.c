@@ -66,41 +66,71 @@ static void copy(const struct pl_params *params,
 
 int pl_param_part_put(const struct pl_params *params,
                       const struct pl_param *p,
-                      void *part,
+                      void *own,
+                      const struct pl_shard_span *span,
                       const void *whole,
                       struct pl_error *err)
 {
-    struct pl_device_map map;
-    int r = pl_device_map(params->dev, part, p->tensor->count * pl_real_size(params->real),
-                          PL_DEVICE_WRITE, &map, err);
+    size_t size = pl_real_size(params->real), count = span ? span->count : p->tensor->count;
+    _cleanup_free_ char *part = NULL;
+    const char *from = whole;
 
-    if (r < 0)
-        return r;
-    copy(params, p, params->peers->rank, map.data, (char *)(uintptr_t)whole, false);
-    pl_device_unmap(&map);
+    if (pl_param_is_split(p)) {
+        part = malloc(p->tensor->count * size);
+        if (!part)
+            return pl_error_nomem(err);
+        copy(params, p, params->peers->rank, part, (char *)(uintptr_t)whole, false);
+        from = part;
+    }
+    if (span)
+        from += span->from * size;
+    if (count)
+        pl_device_upload(params->dev, own, from, count * size);
     return 0;
 }
 
-int pl_param_part_gather(const struct pl_params *params,
-                         const struct pl_param *p,
-                         const void *part,
-                         void *ret_whole,
-                         struct pl_error *err)
+/* The ranks' parts, one after another. */
+static int gather_parts(const struct pl_params *params,
+                        struct pl_comm *shards,
+                        const struct pl_param *p,
+                        const void *own,
+                        char *all,
+                        struct pl_error *err)
 {
     unsigned n = params->peers->size, rank = params->peers->rank;
     size_t bytes = p->tensor->count * pl_real_size(params->real);
     _cleanup_free_ size_t *offset = calloc((size_t)n + 1, sizeof(*offset));
-    _cleanup_free_ char *all = malloc(n * bytes);
     int r;
 
-    if (!offset || !all)
+    if (!offset)
         return pl_error_nomem(err);
     for (unsigned i = 0; i <= n; i++)
         offset[i] = i * bytes;
-    r = pl_device_download(params->dev, all + rank * bytes, part, bytes, err);
-    if (r == 0)
-        r = pl_comm_allgather(params->peers, all, offset, err);
-    for (unsigned i = 0; i < n && r == 0 && ret_whole; i++)
+    if (shards)
+        r = pl_shard_gather(params, shards, p, own, all + rank * bytes, err);
+    else
+        r = pl_device_download(params->dev, all + rank * bytes, own, bytes, err);
+    return r < 0 ? r : pl_comm_allgather(params->peers, all, offset, err);
+}
+
+int pl_param_part_gather(const struct pl_params *params,
+                         struct pl_comm *shards,
+                         const struct pl_param *p,
+                         const void *own,
+                         void *ret_whole,
+                         struct pl_error *err)
+{
+    size_t bytes = p->tensor->count * pl_real_size(params->real);
+    _cleanup_free_ char *all = NULL;
+    int r;
+
+    if (!pl_param_is_split(p) && shards)
+        return pl_shard_gather(params, shards, p, own, ret_whole, err);
+    if (!pl_param_is_split(p))
+        return ret_whole ? pl_device_download(params->dev, ret_whole, own, bytes, err) : 0;
+    all = malloc(params->peers->size * bytes);
+    r = all ? gather_parts(params, shards, p, own, all, err) : pl_error_nomem(err);
+    for (unsigned i = 0; i < params->peers->size && r == 0 && ret_whole; i++)
         copy(params, p, i, all + i * bytes, ret_whole, true);
     return r;
 }

@@ -5,7 +5,7 @@
 #ifndef PL_RUNTIME_ENGINE_PARAMS_PARAM_PARTS_H
 #define PL_RUNTIME_ENGINE_PARAMS_PARAM_PARTS_H
 
-#include "runtime/engine/params/params.h"
+#include "runtime/engine/params/shard.h"
 
 static inline bool pl_param_is_split(const struct pl_param *p)
 {
@@ -20,19 +20,23 @@ int pl_param_parts_make(struct pl_params *params,
                         plume_tensor **ret_local,
                         struct pl_error *err);
 
-/* Takes this rank's part of an array of the whole's shape, in the host's memory, to `part`, in
- * device memory. -EIO. */
+/* Takes what this rank has of an array of the whole's shape, in the host's memory, to `own`, in
+ * device memory: its part; of a parameter that is not split, everything. span: only these elements
+ * of that, its shard (shard.h); NULL: all. -ENOMEM. */
 int pl_param_part_put(const struct pl_params *params,
                       const struct pl_param *p,
-                      void *part,
+                      void *own,
+                      const struct pl_shard_span *span,
                       const void *whole,
                       struct pl_error *err);
 
-/* The reverse, from all ranks. ret_whole: NULL on ranks that do not need it. Collective over
- * params->peers. -ENOMEM, -EIO, -ECONNRESET. */
+/* The reverse, from all ranks. shards: of the ranks that have a shard each of what `own` is of;
+ * NULL: there are no shards. ret_whole: NULL on ranks that do not need it. Collective over shards
+ * and params->peers. -ENOMEM, -EIO, -ECONNRESET. */
 int pl_param_part_gather(const struct pl_params *params,
+                         struct pl_comm *shards,
                          const struct pl_param *p,
-                         const void *part,
+                         const void *own,
                          void *ret_whole,
                          struct pl_error *err);
 

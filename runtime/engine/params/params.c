@@ -321,7 +321,7 @@ static int init_part(struct pl_params *params,
     _cleanup_free_ void *whole = malloc(p->whole->count * pl_real_size(params->real));
     int r = whole ? init_whole(p, rng, whole, err) : pl_error_nomem(err);
 
-    return r < 0 ? r : pl_param_part_put(params, p, p->tensor->data, whole, err);
+    return r < 0 ? r : pl_param_part_put(params, p, p->tensor->data, NULL, whole, err);
 }
 
 /* All ranks of shards need rank 0's numbers: libm may differ between nodes. */
@@ -331,15 +331,16 @@ static int init_shard(struct pl_params *params,
                       struct pl_rng *rng,
                       struct pl_error *err)
 {
-    size_t bytes = p->tensor->count * pl_real_size(params->real);
+    size_t bytes = p->whole->count * pl_real_size(params->real);
+    struct pl_shard_span span = pl_shard_span(params, p);
     _cleanup_free_ char *whole = malloc(bytes);
     int r = whole ? init_whole(p, rng, whole, err) : pl_error_nomem(err);
 
     if (r == 0)
         r = pl_comm_broadcast(comm, whole, bytes, err);
-    if (r == 0)
-        pl_shard_put(params, p, params->values, whole);
-    return r;
+    return r < 0 ? r
+                 : pl_param_part_put(params, p, pl_shard_part(params, p, params->values), &span,
+                                     whole, err);
 }
 
 int pl_params_init_values(struct pl_params *params,
@@ -370,33 +371,20 @@ int pl_params_init_values(struct pl_params *params,
     return r;
 }
 
-/* Adds a parameter of which each rank has a part. */
-static int hash_parts(const struct pl_params *params,
-                      const struct pl_param *p,
-                      struct pl_sha256 *sha,
-                      struct pl_error *err)
-{
-    size_t bytes = p->whole->count * pl_real_size(params->real);
-    _cleanup_free_ void *whole = malloc(bytes);
-    int r =
-        whole ? pl_param_part_gather(params, p, p->tensor->data, whole, err) : pl_error_nomem(err);
-
-    if (r == 0)
-        pl_sha256_add(sha, whole, bytes);
-    return r;
-}
-
-/* Adds a parameter that another rank may have. */
+/* Adds a parameter of which other ranks have parts or shards. */
 static int hash_gathered(const struct pl_params *params,
                          struct pl_comm *comm,
                          const struct pl_param *p,
                          struct pl_sha256 *sha,
                          struct pl_error *err)
 {
-    size_t bytes = p->tensor->count * pl_real_size(params->real);
+    bool shards = pl_params_partial(params);
+    size_t bytes = p->whole->count * pl_real_size(params->real);
     _cleanup_free_ char *whole = malloc(bytes);
-    int r = whole ? pl_shard_gather(params, comm, p, pl_shard_part(params, p, params->values),
-                                    whole, err)
+    int r = whole ? pl_param_part_gather(params, shards ? comm : NULL, p,
+                                         shards ? pl_shard_part(params, p, params->values)
+                                                : p->tensor->data,
+                                         whole, err)
                   : pl_error_nomem(err);
 
     if (r == 0)
@@ -421,8 +409,7 @@ int pl_params_hash(const struct pl_params *params,
         struct pl_device_map map;
 
         if (pl_params_partial(params) || pl_param_is_split(params->list[i])) {
-            r = pl_params_partial(params) ? hash_gathered(params, comm, params->list[i], &sha, err)
-                                          : hash_parts(params, params->list[i], &sha, err);
+            r = hash_gathered(params, comm, params->list[i], &sha, err);
             if (r < 0)
                 return r;
             continue;

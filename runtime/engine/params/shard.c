@@ -66,19 +66,6 @@ void *pl_shard_part(const struct pl_params *params, const struct pl_param *param
     return span.count ? (char *)(uintptr_t)arena + at * pl_real_size(params->real) : NULL;
 }
 
-void pl_shard_put(const struct pl_params *params,
-                  const struct pl_param *param,
-                  void *arena,
-                  const void *whole)
-{
-    size_t size = pl_real_size(params->real);
-    struct pl_shard_span span = pl_shard_span(params, param);
-
-    if (span.count)
-        pl_device_upload(params->dev, pl_shard_part(params, param, arena),
-                         (const char *)whole + span.from * size, span.count * size);
-}
-
 /* Elements [from, to) of the arenas. buf: the host's memory for them. */
 static int gather_piece(const struct pl_params *params,
                         struct pl_comm *comm,

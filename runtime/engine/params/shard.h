@@ -44,12 +44,6 @@ struct pl_shard_span pl_shard_span(const struct pl_params *params, const struct 
 void *
 pl_shard_part(const struct pl_params *params, const struct pl_param *param, const void *arena);
 
-/* Takes them from the whole array of a parameter's shape, in the host's memory. */
-void pl_shard_put(const struct pl_params *params,
-                  const struct pl_param *param,
-                  void *arena,
-                  const void *whole);
-
 /* Gathers an array of a parameter's shape of which each rank has its shard's part, at `own` in
  * device memory. ret_whole: in the host's memory; NULL on ranks that do not need it. Collective.
  * -ENOMEM, -EIO. */

@@ -2,7 +2,8 @@
 /* The ranks that have one copy of the model between them (--shard-group): all ranks, or those of a
  * node. Then each node has a copy (FSDP's hybrid: Zhao et al., VLDB 2023, arXiv 2304.11277, 3.2.2):
  * shards are scattered and gathered inside the nodes, and only the sums of the own shard go between
- * them. */
+ * them. With tensor parallel the copies are of a rank's parts, and the world is of the ranks that
+ * have the same parts. */
 #ifndef PL_RUNTIME_ENGINE_REDUCE_SHARD_GROUP_H
 #define PL_RUNTIME_ENGINE_REDUCE_SHARD_GROUP_H
 

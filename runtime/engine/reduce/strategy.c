@@ -62,9 +62,10 @@ static int check_tensor_parallel(const struct pl_train_options *o,
                             "--tensor-parallel %u needs a multiple of %u ranks, not %u: start them "
                             "by --processes %u",
                             k, k, size, PL_MAX(size / k, 1u) * k);
-    if (kind != PL_STRATEGY_DDP)
+    if (kind != PL_STRATEGY_DDP && kind != PL_STRATEGY_SHARDED)
         return pl_error_set(err, -EINVAL,
-                            "--tensor-parallel is for strategy ddp so far, not %s: leave one out",
+                            "--tensor-parallel is for strategies ddp and sharded so far, not %s: "
+                            "leave one out",
                             pl_strategy_names[kind]);
     return 0;
 }
@@ -133,6 +134,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
 {
     enum pl_strategy_kind kind = options->strategy;
     enum pl_shard_kind shard = PL_SHARD_NONE;
+    unsigned copies = world_size / PL_MAX(options->tensor_parallel, 1u);
     int r;
 
     if (kind == PL_STRATEGY_AUTO)
@@ -142,7 +144,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
     if (r < 0)
         return r;
     if (kind == PL_STRATEGY_SHARDED) /* one rank has nothing to share: the bits of single */
-        shard = world_size > 1 ? PL_MAX(options->shard, PL_SHARD_OS) : PL_SHARD_OS;
+        shard = copies > 1 ? PL_MAX(options->shard, PL_SHARD_OS) : PL_SHARD_OS;
     *ret = (struct pl_strategy){
         .kind = kind,
         .devices =

@@ -27,7 +27,7 @@ struct pl_strategy {
     bool reduces;               /* averages gradients over the ranks */
     enum pl_shard_kind shard;   /* sharded: what each rank has its shard of; else PL_SHARD_NONE */
     unsigned stages;            /* of a pipeline; 0: none. World size / stages pipelines */
-    unsigned tensor_parallel;   /* ranks that share a copy of the model; 0: none. Only with ddp */
+    unsigned tensor_parallel;   /* ranks that share a copy of the model; 0: none */
     bool fused;                 /* reduces after the backward pass, not in buckets beside it */
     bool uneven_inputs;         /* ranks may run out of batches at different times */
     double lr_scale;            /* factor of learning rates */

@@ -61,20 +61,20 @@ static bool assisted(const struct pl_checkpointer *checkpointer, bool weights_on
 {
     const struct pl_train_state *state = checkpointer->state;
 
-    return state->shards &&
+    return state->savers &&
            (!weights_only || pl_params_partial(state->params) || state->params->peers);
 }
 
-/* Tells the ranks that have shards if rank 0 saves now; they are in follow(). */
+/* Tells the other ranks that have some of the state if rank 0 saves now; they are in follow(). */
 static int announce(const struct pl_checkpointer *checkpointer,
                     bool weights_only,
                     bool saves,
                     struct pl_error *err)
 {
-    struct pl_comm *shards = checkpointer->state->shards;
+    struct pl_comm *savers = checkpointer->state->savers;
     char word = saves;
 
-    return assisted(checkpointer, weights_only) ? pl_comm_broadcast(shards, &word, 1, err) : 0;
+    return assisted(checkpointer, weights_only) ? pl_comm_broadcast(savers, &word, 1, err) : 0;
 }
 
 /* Call on all ranks after the state was saved: they write the shards. job: on rank 0. */
@@ -96,7 +96,7 @@ static int put_shards(const struct pl_checkpointer *checkpointer,
         free(places);
         return r;
     }
-    r = pl_state_parts_open(&parts, state->shards, job ? job->path : NULL, job ? job->temp : NULL,
+    r = pl_state_parts_open(&parts, state->savers, job ? job->path : NULL, job ? job->temp : NULL,
                             places, n, err);
     return r < 0 ? r : pl_train_state_put(state, weights_only, &parts, err);
 }
@@ -105,12 +105,12 @@ static int put_shards(const struct pl_checkpointer *checkpointer,
 static int
 follow(const struct pl_checkpointer *checkpointer, bool weights_only, struct pl_error *err)
 {
-    struct pl_comm *shards = checkpointer->state->shards;
+    struct pl_comm *savers = checkpointer->state->savers;
     char word = 0;
     int r = 0;
 
     if (checkpointer->on && assisted(checkpointer, weights_only))
-        r = pl_comm_broadcast(shards, &word, 1, err);
+        r = pl_comm_broadcast(savers, &word, 1, err);
     if (r < 0 || !word)
         return r;
     r = pl_train_state_assist(checkpointer->state, err);

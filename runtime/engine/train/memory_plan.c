@@ -105,13 +105,13 @@ static bool may_shard(const struct pl_trainer *t)
 {
     return (t->strategy.kind == PL_STRATEGY_SINGLE || t->strategy.kind == PL_STRATEGY_DDP ||
             t->strategy.kind == PL_STRATEGY_SHARDED) &&
-           !t->tp.on && !t->strategy.average_every && !t->module->configure_ddp;
+           !t->strategy.average_every && !t->module->configure_ddp;
 }
 
 static void find_choices(struct choices *c)
 {
     const struct pl_trainer *t = c->trainer;
-    unsigned size = t->group.shards->size;
+    unsigned size = t->group.shards->size, of_each = t->tp.on ? t->tp.split.n : 1;
     char text[PL_MEMORY_CHOICE];
 
     if (may_recompute(t))
@@ -121,7 +121,7 @@ static void find_choices(struct choices *c)
     if (may_shard(t) && size > 1)
         (void)try_shards(c, size, "");
     for (unsigned n = 2 * size; may_shard(t) && c->n == 0 && n <= RANKS_MAX; n *= 2) {
-        snprintf(text, sizeof(text), "%u ranks with as much memory each under ", n);
+        snprintf(text, sizeof(text), "%u ranks with as much memory each under ", n * of_each);
         (void)try_shards(c, n, text);
     }
 }

@@ -105,18 +105,21 @@ static int put_own(struct pl_state_parts *parts,
     return r;
 }
 
+/* To rank 0, which writes it. */
 static int collect(struct pl_state_parts *parts,
                    const struct pl_params *params,
                    const struct pl_param *param,
                    uint64_t place,
                    const void *own,
+                   const struct pl_shard_span *span,
                    struct pl_error *err)
 {
-    size_t bytes = param->tensor->count * pl_real_size(params->real);
+    size_t bytes = param->whole->count * pl_real_size(params->real);
     bool writes = parts->comm->rank == 0;
     _cleanup_free_ char *whole = writes ? malloc(bytes) : NULL;
-    int r = whole || !writes ? pl_shard_gather(params, parts->comm, param, own, whole, err)
-                             : pl_error_set(err, -ENOMEM, "out of memory for a checkpoint");
+    int r = whole || !writes
+                ? pl_param_part_gather(params, span ? params->shards : NULL, param, own, whole, err)
+                : pl_error_set(err, -ENOMEM, "out of memory for a checkpoint");
 
     return r == 0 && writes ? put(parts, place, whole, bytes, err) : r;
 }
@@ -125,7 +128,7 @@ int pl_state_parts_put(struct pl_state_parts *parts,
                        const struct pl_params *params,
                        const struct pl_param *param,
                        const void *own,
-                       struct pl_shard_span span,
+                       const struct pl_shard_span *span,
                        struct pl_error *err)
 {
     size_t size = pl_real_size(params->real);
@@ -134,28 +137,11 @@ int pl_state_parts_put(struct pl_state_parts *parts,
     if (parts->next == parts->n)
         return pl_error_set(err, -EINVAL, "the ranks' states have different tensors");
     place = parts->places[parts->next++];
-    if (parts->collects)
-        return collect(parts, params, param, place, own, err);
-    return put_own(parts, params->dev, place + span.from * size, own, span.count * size, err);
-}
-
-int pl_state_parts_put_split(struct pl_state_parts *parts,
-                             const struct pl_params *params,
-                             const struct pl_param *param,
-                             const void *own,
-                             struct pl_error *err)
-{
-    size_t bytes = param->whole->count * pl_real_size(params->real);
-    bool writes = parts->comm->rank == 0;
-    _cleanup_free_ char *whole = writes ? malloc(bytes) : NULL;
-    int r;
-
-    if (parts->next == parts->n)
-        return pl_error_set(err, -EINVAL, "the ranks' states have different tensors");
-    parts->next++;
-    r = whole || !writes ? pl_param_part_gather(params, param, own, whole, err)
-                         : pl_error_set(err, -ENOMEM, "out of memory for a checkpoint");
-    return r == 0 && writes ? put(parts, parts->places[parts->next - 1], whole, bytes, err) : r;
+    if (parts->collects || pl_param_is_split(param))
+        return collect(parts, params, param, place, own, span, err);
+    if (params->peers && params->peers->rank) /* another rank has the same shard */
+        return 0;
+    return put_own(parts, params->dev, place + span->from * size, own, span->count * size, err);
 }
 
 int pl_state_parts_end(struct pl_state_parts *parts, struct pl_error *err)

@@ -9,7 +9,7 @@
 #include "runtime/engine/params/shard.h"
 
 struct pl_state_parts {
-    struct pl_comm *comm; /* of the ranks that have a shard each. Borrowed */
+    struct pl_comm *comm; /* of the ranks that have the state between them. Borrowed */
     char *path;           /* of the checkpoint */
     int fd;
     bool collects; /* rank 0 writes all */
@@ -27,22 +27,15 @@ int pl_state_parts_open(struct pl_state_parts *parts,
                         size_t n,
                         struct pl_error *err);
 
-/* The next tensor, of a parameter's shape: this rank has `span` of it, at `own` in device memory.
- * Collective. -errno. */
+/* The next tensor, of a parameter's shape: this rank has all or a part of it (param_parts.h) at
+ * `own`, in device memory; with shards (of params->shards) `span` of that, else NULL. The parts of
+ * a split tensor are scattered over the file: rank 0 writes it. Collective. -errno. */
 int pl_state_parts_put(struct pl_state_parts *parts,
                        const struct pl_params *params,
                        const struct pl_param *param,
                        const void *own,
-                       struct pl_shard_span span,
+                       const struct pl_shard_span *span,
                        struct pl_error *err);
-
-/* The same of a parameter that is split (param_parts.h), whose part is at `own`. The parts of a
- * tensor are scattered over the file: rank 0 writes it. */
-int pl_state_parts_put_split(struct pl_state_parts *parts,
-                             const struct pl_params *params,
-                             const struct pl_param *param,
-                             const void *own,
-                             struct pl_error *err);
 
 /* Call after the last tensor: waits for the parts of all ranks. -errno. */
 int pl_state_parts_end(struct pl_state_parts *parts, struct pl_error *err);

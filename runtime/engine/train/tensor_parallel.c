@@ -102,6 +102,25 @@ int pl_tensor_parallel_open(struct pl_tensor_parallel *tp,
     return r < 0 ? pl_error_wrap(err, r, "while joining the ranks of --tensor-parallel") : 0;
 }
 
+int pl_tensor_parallel_join(struct pl_tensor_parallel *tp,
+                            bool first,
+                            const struct pl_comm *copy,
+                            struct pl_comm **ret,
+                            struct pl_error *err)
+{
+    int r = 0;
+
+    if (!copy) {
+        *ret = tp->peers;
+    } else if (copy->size * tp->split.n == tp->world->size) {
+        *ret = tp->world;
+    } else {
+        r = pl_comm_split(tp->world, first ? 0 : 1, (int)tp->world->rank, &tp->savers, err);
+        *ret = tp->savers;
+    }
+    return r;
+}
+
 static void close_comm(const struct pl_tensor_parallel *tp, struct pl_comm *comm)
 {
     if (comm)
@@ -111,6 +130,7 @@ static void close_comm(const struct pl_tensor_parallel *tp, struct pl_comm *comm
 
 void pl_tensor_parallel_finish(struct pl_tensor_parallel *tp)
 {
+    close_comm(tp, tp->savers);
     close_comm(tp, tp->copies);
     close_comm(tp, tp->peers);
     pl_split_finish(&tp->split);
@@ -119,7 +139,7 @@ void pl_tensor_parallel_finish(struct pl_tensor_parallel *tp)
 
 void pl_tensor_parallel_fail(struct pl_tensor_parallel *tp, int r, const struct pl_error *err)
 {
-    struct pl_comm *list[] = {tp->world, tp->peers, tp->copies};
+    struct pl_comm *list[] = {tp->world, tp->peers, tp->copies, tp->savers};
 
     if (!tp->on)
         return;
@@ -128,7 +148,7 @@ void pl_tensor_parallel_fail(struct pl_tensor_parallel *tp, int r, const struct 
     else
         snprintf(tp->failed, sizeof(tp->failed), "rank %u gave up: %s",
                  tp->world->world_ranks[tp->world->rank], pl_error_text(err));
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < PL_COUNT(list); i++) {
         if (list[i])
             list[i]->ops->abort(list[i], tp->failed);
         if (list[i] && list[i]->gpu)

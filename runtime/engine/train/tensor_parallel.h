@@ -2,7 +2,7 @@
 /* Tensor parallel (--tensor-parallel K): K ranks of a node, a group, train one copy of the model.
  * They read the same samples, and each has a part of the parameters that pl_split_find() splits;
  * all other parameters have the same numbers on all of them. Groups are to each other what ranks
- * are in ddp. */
+ * are in ddp, or in strategy sharded. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_TENSOR_PARALLEL_H
 #define PL_RUNTIME_ENGINE_TRAIN_TENSOR_PARALLEL_H
 
@@ -17,6 +17,7 @@ struct pl_tensor_parallel {
     struct pl_comm *world;  /* borrowed */
     struct pl_comm *peers;  /* of the ranks of this group */
     struct pl_comm *copies; /* of the ranks that have this rank's parts, one per group */
+    struct pl_comm *savers; /* see pl_tensor_parallel_join(); NULL: others, or not joined */
     struct pl_device *dev;
     struct pl_tape_peers sum;
     struct pl_split split;
@@ -32,6 +33,16 @@ int pl_tensor_parallel_open(struct pl_tensor_parallel *tp,
                             struct pl_device *dev,
                             struct pl_error *err);
 void pl_tensor_parallel_finish(struct pl_tensor_parallel *tp);
+
+/* Joins the ranks that have a copy of the model between them. first: this rank has a part of the
+ * first copy; then *ret are its ranks, in the order of the world's. copy: the ranks that share this
+ * rank's parts; NULL: it has all of these. May be &copy. Collective over the world. -ENOMEM,
+ * -ECONNRESET. */
+int pl_tensor_parallel_join(struct pl_tensor_parallel *tp,
+                            bool first,
+                            const struct pl_comm *copy,
+                            struct pl_comm **ret,
+                            struct pl_error *err);
 
 /* Call after a failure, before finish: tells the other ranks. */
 void pl_tensor_parallel_fail(struct pl_tensor_parallel *tp, int r, const struct pl_error *err);

@@ -156,7 +156,7 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
 /* The stages of a pipeline change their own buffers. */
 static int share_buffers(const struct pl_train_state *s, struct pl_error *err)
 {
-    return s->params->stages.n ? pl_stages_share_buffers(s->params, s->shards, err) : 0;
+    return s->params->stages.n ? pl_stages_share_buffers(s->params, s->params->shards, err) : 0;
 }
 
 int pl_train_state_save(const struct pl_train_state *state,

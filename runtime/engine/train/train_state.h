@@ -34,8 +34,8 @@ struct pl_train_state {
     struct pl_metrics *metrics;       /* may be NULL */
     const struct pl_hparams *hparams; /* saved, not loaded; may be NULL */
     uint64_t seed;                    /* saved; loading another one is an error */
-    struct pl_comm *shards;           /* of the ranks that have a shard each; NULL: no shards */
-    uint64_t samples_per_step;        /* batch size times world size; 0: load batches as saved */
+    struct pl_comm *savers; /* of the ranks that have the state between them; NULL: rank 0 has it */
+    uint64_t samples_per_step; /* batch size times world size; 0: load batches as saved */
 
     struct pl_early_stop stop;
     uint64_t step, epoch; /* completed optimizer steps and epochs */

@@ -197,10 +197,8 @@ int pl_train_state_visit_slots(const struct pl_visit *v,
 
             if (!pl_optimizer_has(o, p))
                 continue;
-            if (s->params->shard || s->params->stages.n)
-                r = pl_train_state_visit_shards(v, s, prefix, p, data, span);
-            else
-                r = pl_train_state_visit_own(v, s, prefix, p, data);
+            r = pl_train_state_visit_own(v, s, prefix, p, data,
+                                         s->params->shard || s->params->stages.n ? &span : NULL);
         }
     }
     return r;
@@ -285,15 +283,8 @@ int pl_train_state_visit_ema(const struct pl_visit *v, const struct pl_train_sta
     pl_visit_close(&o);
     if (r == -EINVAL)
         return pl_error_set(v->err, r, "the checkpoint's ema is malformed");
-    for (size_t i = 0; visits && i < params->n && r == 0; i++) {
-        const struct pl_param *p = params->list[i];
-
-        if (pl_params_partial(params))
-            r = pl_train_state_visit_shards(v, s, prefix, p, pl_shard_part(params, p, ema->values),
-                                            pl_shard_span(params, p));
-        else
-            r = pl_train_state_visit_own(v, s, prefix, p, pl_ema_value(ema, p));
-    }
+    for (size_t i = 0; visits && i < params->n && r == 0; i++)
+        r = pl_train_state_visit_value(v, s, prefix, params->list[i], ema->values);
     if (r == 0 && v->pass == PL_VISIT_LOAD && visits)
         ema->steps = steps;
     return r;

@@ -8,22 +8,21 @@
 #include "runtime/engine/train/train_state.h"
 #include "runtime/engine/train/visit.h"
 
-/* Tensor PREFIXNAME of a parameter, or of a slot of one, of which each rank has the elements of
- * `span`, at `own` in device memory. */
-int pl_train_state_visit_shards(const struct pl_visit *v,
-                                const struct pl_train_state *s,
-                                const char *prefix,
-                                const struct pl_param *p,
-                                void *own,
-                                struct pl_shard_span span);
-
-/* The same of one that this rank has at `own` as the parameter is there: whole, or if tensor
- * parallel ranks split it, a part of it. */
+/* Tensor PREFIXNAME of a parameter, or of a slot of one: this rank has all or a part of it
+ * (param_parts.h) at `own`, in device memory; with shards `span` of that, else NULL. */
 int pl_train_state_visit_own(const struct pl_visit *v,
                              const struct pl_train_state *s,
                              const char *prefix,
                              const struct pl_param *p,
-                             void *own);
+                             void *own,
+                             const struct pl_shard_span *span);
+
+/* The same of what is laid out as the values are. arena: from this rank's first element on. */
+int pl_train_state_visit_value(const struct pl_visit *v,
+                               const struct pl_train_state *s,
+                               const char *prefix,
+                               const struct pl_param *p,
+                               const void *arena);
 
 /* All parameters and buffers. */
 int pl_train_state_visit_values(const struct pl_visit *v, const struct pl_train_state *s);

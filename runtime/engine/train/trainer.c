@@ -27,7 +27,6 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
         r = pl_optimizers_share(&t->optimizers,
                                 t->strategy.shard ? t->group.shards
                                 : t->pipe.on      ? t->pipe.comm
-                                : t->tp.on        ? t->tp.peers
                                                   : NULL,
                                 t->options->deterministic, err);
     if (r == 0)
@@ -220,7 +219,7 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_stage_open(&t->stage[stage], (enum plume_stage)stage, &t->hooks, t->options,
                           &t->replicas, err);
     params->shard = t->strategy.shard;
-    params->shards = t->group.shards;
+    params->shards = t->pipe.on ? t->pipe.comm : t->group.shards;
     if (r == 0)
         r = pl_manual_check(t, err);
     if (r == 0 && t->pipe.on)
@@ -264,6 +263,19 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_xla_step_open(t, err);
     return r == 0 ? pl_pipe_share(&t->pipe, err) : r;
+}
+
+/* The copy of the model that rank 0 has is saved by the ranks that have it between them. */
+static int set_savers(struct pl_trainer *t, struct pl_error *err)
+{
+    struct pl_comm *copy = t->strategy.shard ? t->group.shards : t->pipe.on ? t->pipe.comm : NULL;
+    bool first = t->strategy.shard ? copy->world_ranks[0] == t->ctx.copies->world_ranks[0]
+                 : t->pipe.on      ? t->pipe.pipe == 0
+                                   : t->tp.group == 0;
+    int r = t->tp.on ? pl_tensor_parallel_join(&t->tp, first, copy, &copy, err) : 0;
+
+    t->state.savers = first ? copy : NULL;
+    return r;
 }
 
 int pl_trainer_init(struct pl_trainer *trainer,
@@ -333,15 +345,9 @@ int pl_trainer_init(struct pl_trainer *trainer,
     comm->ordered = options->deterministic;
     if (r == 0)
         r = pl_shard_group_open(&trainer->group, trainer->strategy.shard && options->shard_in_node,
-                                comm, dev, err);
-    /* The copy of rank 0 is saved. */
-    if (r == 0 && trainer->strategy.shard &&
-        trainer->group.shards->world_ranks[0] == comm->world_ranks[0])
-        trainer->state.shards = trainer->group.shards;
-    else if (trainer->pipe.on && trainer->pipe.pipe == 0)
-        trainer->state.shards = trainer->pipe.comm;
-    else if (trainer->tp.on && trainer->tp.group == 0)
-        trainer->state.shards = trainer->tp.peers;
+                                trainer->tp.on ? trainer->tp.copies : comm, dev, err);
+    if (r == 0)
+        r = set_savers(trainer, err);
     if (r == 0)
         r = pl_replicas_init(&trainer->replicas, &trainer->ctx.params, options->part_devices,
                              trainer->strategy.devices, err);
@@ -387,6 +393,6 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_replicas_finish(&trainer->replicas);
     pl_units_finish(&trainer->units);
     pl_context_finish(&trainer->ctx);
-    pl_tensor_parallel_finish(&trainer->tp);
     pl_shard_group_finish(&trainer->group); /* gradients may lie in its memory */
+    pl_tensor_parallel_finish(&trainer->tp);
 }

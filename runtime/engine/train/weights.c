@@ -437,18 +437,19 @@ static int set_part(const struct pl_params *params,
                     struct pl_error *err)
 {
     enum plume_dtype dtype = pl_dtype_of_real(params->real);
+    struct pl_shard_span span = pl_shard_span(params, p);
+    bool shards = params->shard == PL_SHARD_PARAM;
     _cleanup_free_ void *whole = NULL;
 
-    if (!pl_param_is_split(p) && !pl_shard_span(params, p).count)
+    if (shards && !span.count)
         return 0;
     whole = malloc(p->whole->count * pl_dtype_size(dtype));
     if (!whole)
         return pl_error_nomem(err);
     pl_checkpoint_convert(e->from, e->transpose, dtype, whole);
-    if (pl_param_is_split(p))
-        return pl_param_part_put(params, p, pl_param_value(params, p), whole, err);
-    pl_shard_put(params, p, params->values, whole);
-    return 0;
+    return pl_param_part_put(
+        params, p, shards ? pl_shard_part(params, p, params->values) : pl_param_value(params, p),
+        shards ? &span : NULL, whole, err);
 }
 
 static int set_values(struct pl_params *params, const struct weights *w, struct pl_error *err)
