@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds what `./dev gpu-bundle` has packed with gcc and nvcc, runs its tests and benchmarks, and
-# prints a table: ./check [--cpu | --sanitize] [--again] [NAME...]
+# prints a table: ./check [--cpu | --sanitize | --build CAPABILITY] [--again] [NAME...]
 # It goes in stages, the most valuable first, each of 8 minutes at most: ops of GPT-2, GPT-2 beside
 # PyTorch, the kernels' rates, all other ops, the rest. A stage that fails never stops the next. Each
 # ends by packing results.tsv, the summary and the logs as results.tgz. Called again, it goes on: what
-# is built is not built again unless a source is newer, and what passed is not run again.
+# is built is not built again unless a source is newer, and what passed is not run again. Tests run several
+# at once, benchmarks alone.
 #   --again  runs what passed, too
 #   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
+#   --build CAPABILITY  builds what a card of that capability (90: H100) will run, and runs nothing: a rented card
+#           costs by the minute. The folder must be at the same path there, with the same CC and NVCC.
 #   --sanitize  tests that need a GPU under compute-sanitizer, its memcheck and its racecheck; many
 #           minutes, so NAMEs are a good idea
 #   NAME    only tests and benchmarks of that name; without one all that need a GPU, or none
@@ -23,9 +26,20 @@ started=$SECONDS
 cpu=no
 sanitize=no
 again=no
+card=
 names=()
-for arg; do
+while (($#)); do
+    arg=$1
+    shift
     case $arg in
+    --build)
+        [[ ${1-} =~ ^[0-9]{2,3}$ ]] || {
+            echo "check: --build takes the capability of a card as two or three digits, such as 90" >&2
+            exit 2
+        }
+        card=$1 limit_s=${CHECK_STAGE_S:-86400}
+        shift
+        ;;
     --cpu) cpu=yes limit_s=${CHECK_STAGE_S:-86400} ;;
     --sanitize) sanitize=yes limit_s=86400 ;;
     --again) again=yes ;;
@@ -37,7 +51,8 @@ for arg; do
     esac
 done
 
-if [[ $cpu == no ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
+build_only=${card:+yes}
+if [[ $cpu$build_only == no ]] && ! compgen -G '/dev/nvidia[0-9]*' >/dev/null; then
     echo "gpu-check: no NVIDIA GPU on this machine (no /dev/nvidia0): nothing was run" >&2
     exit 77
 fi
@@ -47,6 +62,7 @@ NVCC=${NVCC:-$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 CUDA=${CUDA_HOME:-$(dirname -- "$(dirname -- "$(readlink -f -- "$NVCC")")")}
 export TOP CC NVCC CUDA
 jobs=${JOBS:-$(nproc)}
+at_once=$((jobs < 8 ? jobs : 8)) # of tests: each has a context on the GPU
 sanitizer=$(command -v compute-sanitizer || echo "$CUDA/bin/compute-sanitizer")
 if [[ $sanitize == yes && ! -x $sanitizer ]]; then
     echo "gpu-check: --sanitize needs compute-sanitizer, which is neither in PATH nor in '$CUDA/bin'" >&2
@@ -58,8 +74,10 @@ if ! command -v "$CC" >/dev/null; then
 fi
 
 # Only for this card: nvcc takes a minute of a core for each kind.
-card=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 || true)
-card=${card//[. ]/}
+if [[ ! $build_only ]]; then
+    card=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 || true)
+    card=${card//[. ]/}
+fi
 [[ $card =~ ^[0-9]{2,3}$ ]] || card=
 card_only() {
     [[ $card ]] || { cat && return; }
@@ -202,6 +220,8 @@ build_stage() { # INDEX
 
 failed=0 skipped=0 done_before=0
 first_failure=''
+
+# Runs a test and leaves its result and its seconds in log/NAME.end.
 run_one() { # LINE
     local kind name limit env targets command left begin=$SECONDS rc=0 target result=ok
     IFS=$'\t' read -r kind name limit env targets command <<<"$1"
@@ -222,20 +242,67 @@ run_one() { # LINE
         >"$TOP/log/$name" 2>&1 </dev/null || rc=$?
     case $rc in
     0) ;;
-    77) result=skipped skipped=$((skipped + 1)) ;;
-    300) result=UNBUILT failed=$((failed + 1)) ;;
-    124 | 137) result=timeout failed=$((failed + 1)) ;;
-    *) result=FAILED failed=$((failed + 1)) ;;
+    77) result=skipped ;;
+    300) result=UNBUILT ;;
+    124 | 137) result=timeout ;;
+    *) result=FAILED ;;
     esac
-    printf '%s\t%s\t%s\n' "$name" "$result" "$((SECONDS - begin))" >>"$TOP/results.tsv"
-    [[ $result == ok || $result == skipped || $first_failure ]] || first_failure="$name ($result)"
-    printf '%-6s %-24s %-8s %s\n' "$kind" "$name" "$result" "$((SECONDS - begin))"
+    printf '%s\t%s\n' "$result" "$((SECONDS - begin))" >"$TOP/log/$name.end.new"
+    mv "$TOP/log/$name.end.new" "$TOP/log/$name.end"
+}
+
+report() { # LINE
+    local kind name result=FAILED seconds=0
+    IFS=$'\t' read -r kind name _ <<<"$1"
+    IFS=$'\t' read -r result seconds <"$TOP/log/$name.end" || true
+    rm -f "$TOP/log/$name.end"
+    case $result in
+    ok) ;;
+    skipped) skipped=$((skipped + 1)) ;;
+    *)
+        failed=$((failed + 1))
+        [[ $first_failure ]] || first_failure="$name ($result)"
+        ;;
+    esac
+    printf '%s\t%s\t%s\n' "$name" "$result" "$seconds" >>"$TOP/results.tsv"
+    printf '%-6s %-24s %-8s %s\n' "$kind" "$name" "$result" "$seconds"
     case $kind,$result in
     *,UNBUILT) ;;
     *,skipped) tail -n 1 "$TOP/log/$name" | sed 's/^/    /' ;;
     bench,*) sed 's/^/    /' "$TOP/log/$name" ;; # what it has found before it failed, too
     *,FAILED | *,timeout) tail -n 20 "$TOP/log/$name" | sed 's/^/    /' ;;
     esac
+}
+
+# Runs tests several at once, and reports each as soon as those before it have been reported.
+run_tests() { # LINE...
+    local line name running=0 begun_ones=0
+    waiting=("$@")
+    for line; do
+        IFS=$'\t' read -r _ name _ <<<"$line"
+        rm -f "$TOP/log/$name.end"
+    done
+    while ((begun_ones < $#)) || ((running > 0)); do
+        if ((running == at_once || begun_ones == $#)); then
+            wait -n || true
+            running=$((running - 1))
+            report_ended
+            continue
+        fi
+        begun_ones=$((begun_ones + 1))
+        run_one "${!begun_ones}" &
+        running=$((running + 1))
+    done
+}
+
+report_ended() {
+    local name
+    while ((${#waiting[@]})); do
+        IFS=$'\t' read -r _ name _ <<<"${waiting[0]}"
+        [[ -e $TOP/log/$name.end ]] || return 0
+        report "${waiting[0]}"
+        waiting=("${waiting[@]:1}")
+    done
 }
 
 # The sums so far, and what to look at first: the earliest failure of the most valuable stage.
@@ -268,7 +335,9 @@ for i in "${!stage_names[@]}"; do
     started=$SECONDS
     printf '\nstage %s: %s\n' "$((i + 1))" "${stage_names[i]}"
     build_stage "$i"
+    [[ ! $build_only ]] || continue
     printf '%-6s %-24s %-8s %s\n' KIND NAME RESULT SECONDS
+    alone=() beside=()
     for line in "${tests[@]}"; do
         IFS=$'\t' read -r kind name _ <<<"$line"
         [[ $(stage_of "$name") == "$i" ]] || continue
@@ -278,11 +347,36 @@ for i in "${!stage_names[@]}"; do
             printf '%-6s %-24s %-8s %s\n' "$kind" "$name" before -
             continue
         fi
-        run_one "$line"
+        if [[ $kind == bench ]]; then
+            alone+=("$line")
+        else
+            beside+=("$line")
+        fi
+    done
+    run_tests "${beside[@]}"
+    for line in "${alone[@]}"; do
+        run_tests "$line"
     done
     pack
     echo "stage $((i + 1)) took $((SECONDS - begin)) s; results.tgz has its logs"
 done
 echo
+if [[ $build_only ]]; then
+    n=0
+    for line in "${tests[@]}"; do
+        IFS=$'\t' read -r kind name _ _ targets _ <<<"$line"
+        [[ $targets != no* ]] || continue
+        for target in $targets; do
+            if [[ ! ${built[$target]:-} ]]; then
+                echo "not built: $name"
+                n=$((n + 1))
+                break
+            fi
+        done
+    done
+    echo "built for capability $card: $((${#tests[@]} - n)) of ${#tests[@]} tests and benchmarks, in $((SECONDS - begun)) s"
+    ((n == 0))
+    exit
+fi
 summary
 ((failed == 0))

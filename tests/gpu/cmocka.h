@@ -96,6 +96,8 @@ pl_test_string(const char *a, const char *b, int equal, const char *file, int li
     }
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
     pl_test_run_group((tests), sizeof(tests) / sizeof((tests)[0]), (setup), (teardown))
+#define _cmocka_run_group_tests(name, tests, n, setup, teardown)                                   \
+    pl_test_run_group((tests), (n), (setup), (teardown))
 
 static PL_TEST_UNUSED int pl_test_run_group(const struct CMUnitTest *tests,
                                             size_t n,
