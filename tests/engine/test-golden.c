@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -257,7 +258,8 @@ static void test_logits_are_those_of_pytorch(void **state)
  * follow from which gradients overflow and nothing else. Losses: both sides compute in f32 and
  * round what an op gives to 11 bits, so they are apart only where another order of a sum falls to
  * the other side of a half. All roundings together move the first loss by 1e-5 and the fifth by
- * 3.5e-5 (against mlp_f32): a few that differ stay below 3e-5, none at all would not. */
+ * 3.5e-5 (against mlp_f32): a few that differ stay below 3e-5, none at all would not. On a card
+ * cublasLt may take gelu of the sum before it is rounded, which differs everywhere: 6.8e-5. */
 static void test_o2_in_f16_follows_pytorchs(void **state)
 {
     struct pl_train_options options = pl_train_options_default();
@@ -284,7 +286,7 @@ static void test_o2_in_f16_follows_pytorchs(void **state)
         worst = fmax(worst, fabs(loss - mlp_o2_loss[step]) / mlp_o2_loss[step]);
     }
     print_message("# mlp: losses in O2 differ by %.2g\n", worst);
-    assert_true(worst <= 3e-5);
+    assert_true(worst <= (getenv("PLUME_TEST_GPU") ? 2e-4 : 3e-5));
     end(&s);
 }
 

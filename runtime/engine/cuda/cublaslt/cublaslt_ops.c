@@ -70,6 +70,14 @@ static void matmul(enum pl_real real, const struct pl_matmul_args *a)
     pl_cuda_libs_count(&at.libs, false, 1);
 }
 
+/* cublasLt's gelu and its slope are right to some 5e-6 only (cublasLt 13.1 on an H100): less than
+ * f32 promises, and than these types have. */
+static bool may_fuse_gelu(struct place at)
+{
+    return at.real == PL_REAL_BF16 || at.real == PL_REAL_F16 ||
+           (at.real == PL_REAL_F32 && at.libs.lt && pl_cublaslt_tf32(at.libs.lt));
+}
+
 /* y or pre, with the activation in the same pass. */
 static bool forward_fused(struct place at, const struct pl_linear_args *a)
 {
@@ -125,10 +133,11 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
 {
     struct place at = current(real);
     struct part part = uncounted(at, a, NULL);
-    bool apart = a->act == PL_ACT_GELU_TANH &&
-                 !fuses(at, pl_cublaslt_linear_y(a, a->y),
-                        a->b ? PL_CUBLASLT_GELU_AUX_BIAS : PL_CUBLASLT_GELU_AUX, a->b, a->pre,
-                        try_gelu, &part);
+    bool apart =
+        a->act == PL_ACT_GELU_TANH &&
+        (!may_fuse_gelu(at) || !fuses(at, pl_cublaslt_linear_y(a, a->y),
+                                      a->b ? PL_CUBLASLT_GELU_AUX_BIAS : PL_CUBLASLT_GELU_AUX, a->b,
+                                      a->pre, try_gelu, &part));
 
     if (!apart && forward_fused(at, a))
         return;
@@ -168,7 +177,7 @@ static bool dx_product(struct place at, const struct pl_linear_args *a, const vo
 {
     struct part part = uncounted(at, a, dz);
 
-    if (a->x_pre && a->x_act == PL_ACT_GELU_TANH &&
+    if (a->x_pre && a->x_act == PL_ACT_GELU_TANH && may_fuse_gelu(at) &&
         fuses(at, pl_cublaslt_linear_dx(a, dz), PL_CUBLASLT_DGELU, NULL, a->x_pre, try_slope,
               &part) &&
         dx_fused(at, a, dz))

@@ -696,11 +696,11 @@ static unsigned layer(bool backward)
     return own_calls;
 }
 
-static void start_layers(const char *what, unsigned epilogue_ns, unsigned ns)
+static void start_layers(bool tf32, const char *what, unsigned epilogue_ns, unsigned ns)
 {
     struct pl_kernels timed = *pl_kernels_ref(PL_REAL_F32);
 
-    start_timed(false, what);
+    start_timed(tf32, what);
     timed.unary_forward = timed_unary_forward;
     timed.unary_backward = timed_unary_backward;
     timed.linear_backward = timed_linear_backward;
@@ -717,25 +717,34 @@ static void test_an_epilogue_is_used_where_it_is_faster(void **state)
     char home[64], file[192];
 
     new_home(home, file);
-    start_layers("slow epilogues", 50, 10);
+    start_layers(true, "slow epilogues", 50, 10);
     assert_int_equal(layer(false), 1); /* gelu */
     assert_int_equal(layer(true), 2);  /* db, and gelu's slope */
     end();
-    start_layers("slow epilogues", 0, 500); /* the next process */
+    start_layers(true, "slow epilogues", 0, 500); /* the next process */
     assert_int_equal(layer(false), 1);
     assert_int_equal(layer(true), 2);
     end();
-    start_layers("fast epilogues", 50, 60);
+    start_layers(true, "fast epilogues", 50, 60);
     assert_int_equal(layer(false), 0);
     assert_int_equal(layer(true), 0);
     end();
-    start_layers("hardly slower", 11, 10);
+    start_layers(true, "hardly slower", 11, 10);
     assert_int_equal(layer(false), 0);
     end();
-    start_layers(NULL, 50, 10);
+    start_layers(true, NULL, 50, 10);
     assert_int_equal(layer(true), 0);
     end();
     end_home(home);
+}
+
+/* The library's gelu is coarser than f32. */
+static void test_gelu_of_f32_is_our_own(void **state)
+{
+    start_layers(false, NULL, 0, 0);
+    assert_int_equal(layer(false), 1);
+    assert_int_equal(layer(true), 1); /* the slope */
+    end();
 }
 
 static unsigned dropped;
@@ -793,6 +802,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
         cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
         cmocka_unit_test(test_an_epilogue_is_used_where_it_is_faster),
+        cmocka_unit_test(test_gelu_of_f32_is_our_own),
         cmocka_unit_test(test_plan_cache_keeps_all),
     };
 
