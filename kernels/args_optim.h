@@ -78,7 +78,7 @@ struct pl_grad_stats_args {
     bool *ret_finite;
 };
 
-#define PL_GRAD_STATS_CHUNKS 256
+#define PL_GRAD_STATS_CHUNKS 1024
 #define PL_GRAD_STATS_LANES 16
 
 /* Elements of a chunk: a multiple of 16384, at most PL_GRAD_STATS_CHUNKS of them. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Exact: the sum's order is args_optim.h's. Reads and writes each element once, 3 operations of
- * which 2 in f64: bound by memory. A block has one of at most 256 chunks and goes through it tile
- * by tile: all its threads move the tile, then 16 threads, one per lane, add its squares in order.
- * A tree over all threads would be faster and give other bits than ref; not measured on a card yet.
+/* Exact: the sum's order is args_optim.h's. Reads each element once, and writes it unless the scale
+ * is 1; 3 operations of which 2 in f64: bound by memory. A block has one of at most 1024 chunks and
+ * goes through it tile by tile: all its threads move the tile, then 16 threads, one per lane, add
+ * its squares in order. The lanes' sums are a chain; with fewer chunks, thus longer chains, they
+ * took 8 times as long as reading (H100). A tree over all threads would give other bits than ref.
  * Any number of elements; 16 KB of shared memory, 32 in f64. */
 #include "kernels/cuda/warp.cuh"
 
@@ -30,10 +31,14 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(
 
         __syncthreads(); /* the previous tile is summed */
         for (unsigned i = threadIdx.x; i < count; i += THREADS) {
-            T g = narrow_one<T>(load(grad, at + i) * scale);
+            if (scale != 1) {
+                T g = narrow_one<T>(load(grad, at + i) * scale);
 
-            grad[at + i] = g;
-            tile[i] = widen_one(g);
+                grad[at + i] = g;
+                tile[i] = widen_one(g);
+            } else {
+                tile[i] = load(grad, at + i);
+            }
             any |= !isfinite(tile[i]);
         }
         __syncthreads();
@@ -51,16 +56,22 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(
     }
 }
 
-__global__ void
-grad_stats_whole(size_t chunks, const double *squares, const unsigned *bad, double *ret, bool *fine)
+__global__ void __launch_bounds__(THREADS) grad_stats_whole(
+    size_t chunks, const double *squares, const unsigned *bad, double *ret, bool *fine)
 {
+    PL_SHARED(double, of_chunk, [PL_GRAD_STATS_CHUNKS]);
     double sum = 0;
     unsigned any = 0;
 
-    for (size_t i = 0; i < chunks; i++) {
-        sum += squares[i];
+    for (size_t i = threadIdx.x; i < chunks; i += THREADS) {
+        of_chunk[i] = squares[i];
         any |= bad[i];
     }
+    any = block_sum(any); /* and all of of_chunk is there */
+    if (threadIdx.x)
+        return;
+    for (size_t i = 0; i < chunks; i++)
+        sum += of_chunk[i];
     *ret = sum;
     *fine = !any;
 }
@@ -78,7 +89,7 @@ template <class T> void grad_stats(const struct pl_grad_stats_args *a)
     if (chunks)
         PL_LAUNCH((grad_stats_kernel<T>), chunks, THREADS, 0, a->n, chunk, (real<T>)a->scale,
                   (T *)a->grad, squares, bad);
-    PL_LAUNCH(grad_stats_whole, 1, 1, 0, chunks, squares, bad, a->ret_squares, a->ret_finite);
+    PL_LAUNCH(grad_stats_whole, 1, THREADS, 0, chunks, squares, bad, a->ret_squares, a->ret_finite);
 }
 
 PL_CUDA_DEFINE(grad_stats, grad_stats);
