@@ -143,12 +143,14 @@ static int fit_timed(struct pl_trainer *t, struct pl_timeline *timeline, struct 
     return r;
 }
 
+#define WARM_STEPS 2 /* of a device: the first finds plans, the second may capture them */
+
 /* With --profile or $PLUME_PROFILE rank 0 prints the time of each op at the end. */
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     const char *env = pl_env(PL_ENV_PLUME_PROFILE);
     struct pl_tape *tape = pl_stage_tape(&t->stage[PLUME_TRAIN]);
-    uint64_t before = t->state.step, start;
+    uint64_t before = t->state.step;
     struct pl_device_memory memory;
     double planned = 0;
     int r;
@@ -158,7 +160,9 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     tape->timed = (t->options->profile && !t->options->profile_file) ||
                   (env && *env && strcmp(env, "0") != 0);
     r = plan_memory(t, &planned, err);
-    start = pl_now_ns();
+    t->timed_step = before;
+    t->timed_ns = pl_now_ns();
+    t->warm_steps = tape->timed && !t->dev->ops->host && !t->pipe.on ? WARM_STEPS : 0;
     if (r == 0)
         r = pl_trainer_fit(t, err);
     if (r < 0 || !tape->timed || t->comm->rank != 0)
@@ -166,8 +170,11 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (t->pipe.on)
         fputs("the pipeline's first stage; a step is a microbatch here:\n", stderr);
     pl_profile_print(t->pipe.on ? pl_pipe_timed(&t->pipe) : tape,
-                     t->pipe.on ? t->pipe.all_microbatches : t->state.step - before,
-                     (double)(pl_now_ns() - start) * 1e-9, stderr);
+                     t->pipe.on ? t->pipe.all_microbatches : t->state.step - t->timed_step,
+                     (double)(pl_now_ns() - t->timed_ns) * 1e-9, stderr);
+    if (t->timed_step > before)
+        fprintf(stderr, "without the first %llu, which are slower on a GPU\n",
+                (unsigned long long)(t->timed_step - before));
     t->dev->ops->memory(t->dev, &memory);
     fprintf(stderr, "peak_bytes %llu", (unsigned long long)memory.peak);
     if (planned > 0)

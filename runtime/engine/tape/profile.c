@@ -59,6 +59,14 @@ static void print_done(const struct pl_device_calls *done, double per_step, FILE
     fputc('\n', out);
 }
 
+void pl_profile_clear(struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        memset(tape->nodes[i].ns, 0, sizeof(tape->nodes[i].ns));
+        tape->nodes[i].calls = (struct pl_device_calls){0};
+    }
+}
+
 void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds, FILE *out)
 {
     _cleanup_free_ struct line *lines = calloc(tape->n, sizeof(*lines));

@@ -15,4 +15,7 @@
  * of earlier recordings are not counted. */
 void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds, FILE *out);
 
+/* Forgets the times and calls so far. */
+void pl_profile_clear(struct pl_tape *tape);
+
 #endif

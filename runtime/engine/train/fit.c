@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "runtime/engine/params/consistency.h"
+#include "runtime/engine/tape/profile.h"
 #include "runtime/engine/train/average.h"
 #include "runtime/engine/train/batch_text.h"
 #include "runtime/engine/train/eval.h"
@@ -230,6 +231,18 @@ static bool out_of_steps(const struct pl_trainer *t)
            (t->options->fast_dev_run && t->state.batch >= t->options->fast_dev_run);
 }
 
+/* A device's first steps find the libraries' plans, which takes many times what a step takes: the
+ * profile leaves them out if a step follows. */
+static void leave_out_warm_steps(struct pl_trainer *t)
+{
+    if (!t->warm_steps || t->state.step < t->timed_step + t->warm_steps)
+        return;
+    pl_profile_clear(pl_stage_tape(&t->stage[PLUME_TRAIN]));
+    t->timed_step = t->state.step;
+    t->timed_ns = pl_now_ns();
+    t->warm_steps = 0;
+}
+
 /* The batches of an epoch. *ret_validate: a validation is due after the last one; end_epoch() runs
  * it. */
 static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
@@ -249,7 +262,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         bool last = t->state.batch + 1 == n;
 
         pl_timeline_end(t->timeline, 0, "run", "data", NULL, begin);
-
+        leave_out_warm_steps(t);
         if (t->state.batch < mine && !batch)
             return pl_loader_result(loader, err);
         begin = pl_timeline_begin(t->timeline);

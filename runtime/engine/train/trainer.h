@@ -66,6 +66,9 @@ struct pl_trainer {
     int interrupted;              /* signal number, 0 = none; all ranks agree */
     uint64_t fit_ns, epoch_ns;    /* start times, pl_now_ns() */
     uint64_t own_ns;              /* of this step, without waiting for other ranks */
+    /* --profile: the step and the time after which ops are timed, and the steps to leave out yet.
+     */
+    uint64_t timed_step, timed_ns, warm_steps;
     /* Steps of the next and the last agreement on time and signals, time of the last (fit.c). */
     uint64_t next_agree_step, last_agree_step, last_agree_ns;
     char param_hash[PL_PARAMS_HASH];
