@@ -16,12 +16,13 @@ GPT = {
     "gpt6": Gpt(6, 6, 384, 256, 65, 8),
     # 124M; the vocabulary of 50257 is padded to a multiple of 64, as is usual on GPUs.
     "gpt2": Gpt(12, 12, 768, 1024, 50304, 16),
+    "gpt2-medium": Gpt(24, 16, 1024, 1024, 50304, 16),  # 350M
     "gpt-tiny": Gpt(1, 2, 32, 24, 300, 2),
 }
 Lstm = namedtuple("Lstm", "layers width hidden context vocabulary batch")
 LSTM = Lstm(1, 128, 256, 64, 65, 32)
-RESNET_SIZE = 32  # to which images of 8 x 8 are enlarged
-BATCH = {"mlp": 512, "cnn": 128, "resnet": 32, "lstm": LSTM.batch,
+RESNET = {"resnet": 32, "resnet224": 224}  # pixels, to which images of 8 x 8 are enlarged
+BATCH = {"mlp": 512, "cnn": 128, "resnet": 32, "resnet224": 128, "lstm": LSTM.batch,
          **{name: gpt.batch for name, gpt in GPT.items()}}
 ADAM = ("lstm",)  # as AdamW for GPT; the others have SGD with momentum
 
@@ -41,8 +42,8 @@ def flops_of(model, batch=None):
         return 3 * 2 * batch * LSTM.context * token
     if model == "mlp":
         layers = [784 * 1024, 1024 * 1024, 1024 * 10]
-    elif model == "resnet":
-        layers, side = [(RESNET_SIZE // 2) ** 2 * 64 * 3 * 49], RESNET_SIZE // 4
+    elif model in RESNET:
+        layers, side = [(RESNET[model] // 2) ** 2 * 64 * 3 * 49], RESNET[model] // 4
         for stage in range(4):
             wide = 64 << stage
             if stage:
@@ -59,7 +60,7 @@ def module_args(build, model, batch=None):
     """pltrain's arguments: the module, which reports the times of steps (bench/models/timed.h), and
     its hyper-parameters."""
     batch = batch or BATCH[model]
-    kind = "gpt" if model in GPT else model
+    kind = "gpt" if model in GPT else "resnet" if model in RESNET else model
     args = [os.path.join(build, "bench", f"bench-{kind}.so"), "--batch_size", str(batch),
             "--epochs", "1000000"]
     if model in GPT:
@@ -68,8 +69,8 @@ def module_args(build, model, batch=None):
         args += ["--lr", "0.0003"]
     if model == "cnn":
         args += ["--size", "28", "--lr", "0.01"]
-    if model == "resnet":
-        args += ["--size", str(RESNET_SIZE), "--lr", "0.001"]
+    if model in RESNET:
+        args += ["--size", str(RESNET[model]), "--lr", "0.001"]
     if model == "lstm":
         for name in ("layers", "width", "hidden", "context", "vocabulary"):
             args += [f"--{name}", str(getattr(LSTM, name))]
@@ -97,7 +98,7 @@ def make_tokens(folder, gpt, rows):
                   b"".join(line[part].tobytes() for line in lines), "<u2" if wide else "|u1")
 
 
-SHAPES = {"mlp": (784,), "cnn": (1, 28, 28), "resnet": (1, 8, 8)}
+SHAPES = {"mlp": (784,), "cnn": (1, 28, 28), **{name: (1, 8, 8) for name in RESNET}}
 
 
 def make_data(folder, model, rows):
@@ -169,8 +170,9 @@ def torch_models():
     class Enlarged(nn.Module):
         """The example's ResNet-18 (examples/resnet/resnet.py), on images as the module gets them."""
 
-        def __init__(self):
+        def __init__(self, size):
             super().__init__()
+            self.size = size
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples",
                                 "resnet", "resnet.py")
             spec = importlib.util.spec_from_file_location("resnet", path)
@@ -179,13 +181,13 @@ def torch_models():
             self.net = example.ResNet(64, 10)
 
         def forward(self, x):
-            return self.net(F.interpolate(x, RESNET_SIZE).expand(-1, 3, -1, -1))
+            return self.net(F.interpolate(x, self.size).expand(-1, 3, -1, -1))
 
     def make_net(name):
         if name == "lstm":
             return LstmNet()
-        if name == "resnet":
-            return Enlarged()
+        if name in RESNET:
+            return Enlarged(RESNET[name])
         if name == "mlp":
             return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(),
                                  nn.Linear(1024, 10))

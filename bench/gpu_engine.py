@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Training on a GPU against PyTorch on the same GPU, as a table in Markdown: GPT-2 (124M, T 1024,
-bf16, each side at its best batch), the MLP and the CNN of engine.py in f32, tf32 and bf16.
+bf16, each side at its best batch), the MLP and the CNN of engine.py in f32, tf32 and bf16; where they
+are named GPT-2 of 350M (gpt2-medium) and ResNet-18 on images of 224 x 224 (resnet224), too.
 
     gpu_engine.py [--tiny]
 
@@ -47,7 +48,7 @@ PRODUCT = 256 if TINY else 8192
 TYPES = os.environ.get("GPU_ENGINE_TYPES", "f32,tf32,bf16").split(",")  # types of the small models
 NEED_S = {"Plume": 8, "eager": 20, "compile": 60, "compile small": 25}  # the least to start
 # Samples: many steps per epoch, because the loader restarts with each, and full batches only.
-ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048}
+ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048, "gpt2-medium": 1024, "resnet224": 60 * 128}
 
 # Dense TFLOP/s of tensor cores in bf16 and tf32, and of f32 without them. Sources: NVIDIA's data
 # sheets of the H200, H100 and A100, whose figures "with sparsity" are twice these.
@@ -339,7 +340,7 @@ class Peer:
     def train(self, side, model, dtype, batch, mode=None, channels_last=None):
         """A row; None: no row."""
         what = f"{side}, {model} {dtype}, batch {batch}" + (f", {mode}" if mode else "")
-        need = side if side == "eager" or model == "gpt2" else "compile small"
+        need = side if side == "eager" or model.startswith("gpt2") else "compile small"
         if not self.run.has_time(what, need):
             return None
         try:
@@ -415,19 +416,21 @@ def language(run, model, batches):
 
 
 def small(run, model, batch):
-    """Measures one batch in all types."""
+    """Measures one batch in all types, of a large network in bf16 only."""
+    types = TYPES if model != "resnet224" else [t for t in TYPES if t == "bf16"]
+
     def eager(peer):
-        for dtype in TYPES:
+        for dtype in types:
             peer.train("eager", model, dtype, batch)
 
     def compiled(peer):
-        for dtype in reversed(TYPES):
+        for dtype in reversed(types):
             as_eager = run.report.best("eager", model, dtype)
             for mode in ("reduce-overhead", "default"):
                 peer.train("compile", model, dtype, batch, mode,
                            bool(as_eager and "channels last" in as_eager.how))
 
-    for dtype in TYPES:
+    for dtype in types:
         run.try_ours(model, dtype, batch)
     with_peer(run, eager)
     return lambda: with_peer(run, compiled) if COMPILE else None

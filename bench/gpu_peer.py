@@ -23,7 +23,7 @@ import os
 import sys
 import time
 
-from engine_models import GPT, torch_models
+from engine_models import GPT, RESNET, torch_models
 
 EXEC = float(os.environ.get("GPU_PEER_EXEC", 0)) or time.time()
 WARM_STEPS = 3
@@ -142,7 +142,7 @@ def train(device, job):
     t.wait()
     first = time.time() - EXEC
     last = job["channels_last"]
-    if last is None and job["model"] == "cnn":
+    if last is None and job["model"] in ("cnn", *RESNET):
         last = t.tune(job["seconds"])
     t.warm()
     answer = {"rates": [t.trial(job["seconds"]) for _ in range(job["trials"])],
