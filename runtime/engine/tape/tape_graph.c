@@ -4,19 +4,23 @@
  * create what is created once (library plans, workspaces, kernel modules).
  *
  * The key holds the nodes, the direction, and every kernel argument that may differ between two
- * runs of one plan: addresses of leaves (parameters, batches), the add flags, the seed. The plan's
- * own addresses change only with the plan, which drops all graphs. Numbers that change every step
- * are in device memory and are written before the run: the gradient of the loss (its scale), and
- * dropout's counter (`device_step`). */
+ * runs of one plan: addresses of leaves (parameters, batches), the add flags, the seed, the rows of
+ * a microbatch. Numbers that change every step are in device memory and are written before the run:
+ * the gradient of the loss (its scale), and dropout's counter (`device_step`).
+ *
+ * A batch of another size makes another plan, and the next full one makes the first plan again. So
+ * the graphs of the last plans are kept. A plan is known by all that its kernels' arguments come
+ * from (tape_identity.c): nodes, shapes, addresses. */
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
 #include <string.h>
 
+#define PLANS_MAX 4   /* whose graphs are kept; another one takes the place of the oldest */
 #define GRAPHS_MAX 64 /* per plan; further segments run without graphs */
 #define PLAIN_RUNS 2  /* before a graph is captured */
 #define LEAST_NODES 2 /* minimum for which a graph is worth its launch */
-#define KEY_FIXED 4   /* words before those of the leaves */
+#define KEY_FIXED 6   /* words before those of the leaves */
 
 struct segment {
     uint64_t *key;
@@ -25,26 +29,36 @@ struct segment {
     struct pl_device_graph *graph; /* NULL: not captured */
 };
 
-struct pl_tape_graphs {
-    uint64_t plan;   /* the tape's `plans` that the rest belongs to */
-    bool refused;    /* a capture has failed: no more with this plan */
-    bool reads_step; /* some node reads the counter */
-    uint64_t *step;  /* the counter on the device; NULL until needed */
+/* Of one plan. */
+struct plan {
+    struct pl_words what; /* the plan; empty: the place is free */
+    const void *memory;   /* the tape's */
+    uint64_t used;        /* the tape's `plans`, when it was in use last */
+    bool refused;         /* a capture has failed: no more with this plan */
+    bool reads_step;      /* some node reads the counter */
     struct segment list[GRAPHS_MAX];
     size_t n;
-    uint64_t *key; /* of the current run */
+};
+
+struct pl_tape_graphs {
+    struct plan plans[PLANS_MAX];
+    struct plan *now; /* the tape's plan; NULL: it has no graphs */
+    uint64_t number;  /* the tape's `plans` that `now` belongs to */
+    uint64_t *step;   /* the counter on the device; NULL until needed */
+    uint64_t *key;    /* of the current run */
     size_t key_cap;
 };
 
-static void drop(struct pl_tape *tape)
+/* Frees the place of a plan. */
+static void drop(struct pl_tape *tape, struct plan *plan)
 {
-    struct pl_tape_graphs *g = tape->captured;
-
-    for (size_t i = 0; i < g->n; i++) {
-        tape->dev->ops->graph_free(tape->dev, g->list[i].graph);
-        free(g->list[i].key);
+    for (size_t i = 0; i < plan->n; i++) {
+        tape->dev->ops->graph_free(tape->dev, plan->list[i].graph);
+        free(plan->list[i].key);
     }
-    g->n = 0;
+    free(plan->what.list);
+    plan->what = (struct pl_words){0};
+    plan->n = 0;
 }
 
 void pl_tape_graphs_finish(struct pl_tape *tape)
@@ -53,7 +67,8 @@ void pl_tape_graphs_finish(struct pl_tape *tape)
 
     if (!g)
         return;
-    drop(tape);
+    for (size_t i = 0; i < PLANS_MAX; i++)
+        drop(tape, &g->plans[i]);
     pl_device_free(tape->dev, g->step);
     free(g->key);
     free(g);
@@ -63,24 +78,57 @@ void pl_tape_graphs_finish(struct pl_tape *tape)
 
 static void refuse(struct pl_tape *tape, const char *why)
 {
-    tape->captured->refused = true;
+    tape->captured->now->refused = true;
     pl_log_debug("tape", "%s: no graphs of this plan: %s", tape->dev->name, why);
 }
 
-/* Drops everything of an older plan. */
+/* The plan that these words are of; else a place for it. Graphs of memory that the tape no longer
+ * has are dropped. */
+static struct plan *find_plan(struct pl_tape *tape, const struct pl_words *what)
+{
+    struct plan *oldest = NULL;
+
+    for (struct plan *p = tape->captured->plans; p < tape->captured->plans + PLANS_MAX; p++) {
+        if (p->what.n && p->memory != tape->memory)
+            drop(tape, p);
+        if (p->what.n == what->n &&
+            memcmp(p->what.list, what->list, what->n * sizeof(*what->list)) == 0)
+            return p;
+        if (!oldest || (oldest->what.n && (!p->what.n || p->used < oldest->used)))
+            oldest = p;
+    }
+    drop(tape, oldest);
+    return oldest;
+}
+
+/* Finds the graphs of the tape's plan, which has changed. */
 static void follow_plan(struct pl_tape *tape)
 {
     struct pl_tape_graphs *g = tape->captured;
+    struct pl_words what = {0};
     struct pl_error err = {0};
 
-    if (g->plan == tape->plans)
+    if (g->number == tape->plans)
         return;
-    drop(tape);
-    g->plan = tape->plans;
-    g->refused = g->reads_step = false;
+    g->number = tape->plans;
+    g->now = NULL;
+    pl_tape_identity(tape, &what);
+    if (what.bad) {
+        free(what.list);
+        return;
+    }
+    g->now = find_plan(tape, &what);
+    g->now->used = tape->plans;
+    if (g->now->what.n) {
+        free(what.list);
+        return;
+    }
+    g->now->what = what;
+    g->now->memory = tape->memory;
+    g->now->refused = g->now->reads_step = false;
     for (size_t i = 0; i < tape->n; i++)
-        g->reads_step |= tape->nodes[i].op->reads_step;
-    if (g->reads_step && !g->step &&
+        g->now->reads_step |= tape->nodes[i].op->reads_step;
+    if (g->now->reads_step && !g->step &&
         pl_device_alloc(tape->dev, sizeof(*g->step), "dropout's counter", (void **)&g->step, &err) <
             0)
         refuse(tape, pl_error_text(&err));
@@ -96,7 +144,7 @@ void pl_tape_graphs_begin(struct pl_tape *tape)
     if (!tape->captured)
         return;
     follow_plan(tape);
-    if (!tape->captured->reads_step || tape->captured->refused)
+    if (!pl_tape_graphs_usable(tape) || !tape->captured->now->reads_step)
         return;
     pl_device_upload(tape->dev, tape->captured->step, &tape->step, sizeof(tape->step));
     tape->device_step = tape->captured->step;
@@ -104,8 +152,10 @@ void pl_tape_graphs_begin(struct pl_tape *tape)
 
 bool pl_tape_graphs_usable(const struct pl_tape *tape)
 {
-    return tape->captured && !tape->captured->refused && tape->captured->plan == tape->plans &&
-           tape->graphs && !tape->timed;
+    const struct pl_tape_graphs *g = tape->captured;
+
+    return g && g->now && !g->now->refused && g->number == tape->plans && tape->graphs &&
+           !tape->timed;
 }
 
 static size_t node_at(size_t first, size_t k, const struct pl_backward *backward)
@@ -183,6 +233,8 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
     g->key[at++] = first;
     g->key[at++] = n;
     g->key[at++] = tape->seed;
+    g->key[at++] = tape->first_row;
+    g->key[at++] = tape->rows;
     for (size_t k = 0; k < n; k++)
         at += add_leaves(tape, node_at(first, k, backward), backward, g->key + at);
     return at;
@@ -191,20 +243,21 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
 /* The segment of g->key, which is added if new; NULL: run it without a graph. */
 static struct segment *find(struct pl_tape_graphs *g, size_t n_key)
 {
+    struct plan *plan = g->now;
     struct segment *s;
 
-    for (size_t i = 0; i < g->n; i++)
-        if (g->list[i].n_key == n_key &&
-            memcmp(g->list[i].key, g->key, n_key * sizeof(*g->key)) == 0)
-            return &g->list[i];
-    if (g->n == GRAPHS_MAX)
+    for (size_t i = 0; i < plan->n; i++)
+        if (plan->list[i].n_key == n_key &&
+            memcmp(plan->list[i].key, g->key, n_key * sizeof(*g->key)) == 0)
+            return &plan->list[i];
+    if (plan->n == GRAPHS_MAX)
         return NULL;
-    s = &g->list[g->n];
+    s = &plan->list[plan->n];
     *s = (struct segment){.key = calloc(n_key, sizeof(*s->key)), .n_key = n_key};
     if (!s->key)
         return NULL;
     memcpy(s->key, g->key, n_key * sizeof(*s->key));
-    if (++g->n == GRAPHS_MAX)
+    if (++plan->n == GRAPHS_MAX)
         pl_log_debug("tape", "no more than %d graphs of one plan", GRAPHS_MAX);
     return s;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the tape's files. tape.c traces; tape_plan.c plans, with
- * tape_writes.c and tape_memory.c; tape_run.c runs nodes, with tape_node.c, and lets tape_graph.c
- * replay them. */
+/* Shared by the tape's files. tape.c traces; tape_plan.c plans, with tape_writes.c and
+ * tape_memory.c; tape_run.c runs nodes, with tape_node.c, and lets tape_graph.c replay them, with
+ * tape_identity.c. */
 #ifndef PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 #define PL_RUNTIME_ENGINE_TAPE_TAPE_PRIVATE_H
 
@@ -106,6 +106,18 @@ void pl_node_narrow_outputs(const struct pl_call *call,
 /* The device's calls so far; zero if nothing is timed, or the device has no libraries. */
 struct pl_device_calls pl_tape_calls(const struct pl_tape *tape);
 
+/* tape_identity.c */
+
+/* A list that grows; zeroed memory is an empty one. `list` is freed by the owner. */
+struct pl_words {
+    uint64_t *list;
+    size_t n, cap;
+    bool bad; /* out of memory: the list is incomplete */
+};
+
+/* Appends what the arguments of the planned tape's kernels come from. */
+void pl_tape_identity(const struct pl_tape *tape, struct pl_words *ret);
+
 /* tape_graph.c */
 
 /* Runs the nodes first, first + 1, ... (backward: first, first - 1, ...), n of them. Returns the
@@ -116,7 +128,7 @@ typedef int pl_tape_run_fn(struct pl_tape *tape,
                            const struct pl_backward *backward,
                            struct pl_error *err);
 
-/* Call before a forward run: drops graphs of an older plan and uploads dropout's counter. */
+/* Call before a forward run: finds the graphs of the plan and uploads dropout's counter. */
 void pl_tape_graphs_begin(struct pl_tape *tape);
 
 /* True if this run may use graphs; call after begin. */

@@ -367,23 +367,119 @@ static void resize(struct pair *p, size_t rows)
     }
 }
 
-static void test_a_new_plan_begins_anew(void **state)
+/* Epochs of three batches and a short one: each of the two has its graphs from its third step on.
+ */
+static void test_a_short_batch_keeps_its_own_graphs(void **state)
+{
+    struct pair p;
+    uint64_t n = 0;
+
+    start(&p);
+    for (unsigned epoch = 0; epoch < 5; epoch++) {
+        resize(&p, ROWS);
+        for (unsigned i = 0; i < 3; i++)
+            step(&p, f_drop, n++, once);
+        assert_int_equal(fake.captures, epoch < 3 ? 2 : 4);
+        resize(&p, ROWS - 2);
+        step(&p, f_drop, n++, once);
+        assert_int_equal(fake.captures, epoch < 2 ? 2 : 4);
+    }
+    assert_int_equal(fake.alive, 4);
+    assert_int_equal(p.net[0].tape.plans, 10);
+    assert_int_equal(fake.replays, 2 * (n - 2 * 2)); /* all but the first two of each size */
+    end(&p);
+}
+
+static void test_the_plan_used_last_keeps_its_graphs_longest(void **state)
+{
+    struct pair p;
+    uint64_t n = 0;
+
+    start(&p);
+    for (size_t rows = ROWS; rows > ROWS - 5; rows--) { /* one more than are kept */
+        resize(&p, rows);
+        for (unsigned i = 0; i < 3; i++)
+            step(&p, f_drop, n++, once);
+    }
+    assert_int_equal(fake.captures, 10);
+    assert_int_equal(fake.alive, 8);
+    resize(&p, ROWS - 1);
+    step(&p, f_drop, n++, once);
+    assert_int_equal(fake.replays, 12);
+    resize(&p, ROWS);
+    step(&p, f_drop, n++, once);
+    assert_int_equal(fake.captures, 10);
+    assert_int_equal(fake.alive, 6);
+    end(&p);
+}
+
+static void test_graphs_of_freed_memory_are_dropped(void **state)
+{
+    struct pair p;
+    void *old;
+
+    start(&p);
+    resize(&p, ROWS - 2);
+    for (uint64_t n = 0; n < 4; n++)
+        step(&p, f_drop, n, once);
+    assert_int_equal(fake.alive, 2);
+    old = p.net[0].tape.memory; /* which the test keeps, so that the next is another one */
+    p.net[0].tape.memory = NULL;
+    p.net[0].tape.memory_cap = 0;
+    resize(&p, ROWS);
+    step(&p, f_drop, 4, once);
+    assert_int_equal(fake.alive, 0);
+    resize(&p, ROWS - 2);
+    for (uint64_t n = 5; n < 9; n++)
+        step(&p, f_drop, n, once);
+    assert_int_equal(fake.captures, 4);
+    pl_device_free(p.net[0].tape.dev, old);
+    end(&p);
+}
+
+static double drop_share;
+
+static plume_tensor *f_share(struct net *net)
+{
+    plume_tensor *in[] = {&net->t[0], &net->t[1], &net->t[2]}, *h = NULL;
+
+    assert_int_equal(call(net, PLUME_OP_LINEAR, 3, in, PLUME_RELU, &h, NULL), 0);
+    assert_int_equal(pl_op_call(&net->tape, PLUME_OP_DROPOUT, &h, 1,
+                                &(struct plume_op_args){{0}, {drop_share}}, &h, NULL),
+                     0);
+    return CALL(PLUME_OP_CROSS_ENTROPY, 0, h, &net->t[3]);
+}
+
+/* The shapes, and so all addresses, are equal. */
+static void test_plans_that_differ_in_a_number_are_two(void **state)
 {
     struct pair p;
 
     start(&p);
-    for (uint64_t i = 0; i < 4; i++)
-        step(&p, f_drop, i, once);
-    assert_int_equal(fake.alive, 2);
-    resize(&p, ROWS - 2);
-    step(&p, f_drop, 4, once);
-    assert_int_equal(fake.alive, 0);
-    assert_int_equal(fake.replays, 4);
-    resize(&p, ROWS);
-    for (uint64_t i = 5; i < 9; i++)
-        step(&p, f_drop, i, once);
+    for (uint64_t n = 0; n < 8; n++) {
+        drop_share = n % 2 ? 0.25 : 0.5;
+        step(&p, f_share, n, once);
+    }
     assert_int_equal(fake.captures, 4);
     assert_int_equal(fake.replays, 8);
+    end(&p);
+}
+
+/* Of which the numbers of dropout depend. */
+static void test_other_rows_of_the_batch_are_another_graph(void **state)
+{
+    struct pair p;
+
+    start(&p);
+    for (uint64_t n = 0; n < 8; n++) {
+        for (int i = 0; i < 2; i++) {
+            p.net[i].tape.rows = ROWS;
+            p.net[i].tape.first_row = n % 2 * 2 * ROWS;
+        }
+        step(&p, f_drop, n, once);
+    }
+    assert_int_equal(fake.captures, 4);
+    assert_int_equal(p.net[0].tape.plans, 1);
     end(&p);
 }
 
@@ -547,7 +643,11 @@ int main(void)
         cmocka_unit_test(test_a_batch_elsewhere_is_another_graph),
         cmocka_unit_test(test_weights_elsewhere_are_another_graph_of_a_loss_by_chunks),
         cmocka_unit_test(test_there_are_so_many_graphs_at_most),
-        cmocka_unit_test(test_a_new_plan_begins_anew),
+        cmocka_unit_test(test_a_short_batch_keeps_its_own_graphs),
+        cmocka_unit_test(test_the_plan_used_last_keeps_its_graphs_longest),
+        cmocka_unit_test(test_graphs_of_freed_memory_are_dropped),
+        cmocka_unit_test(test_plans_that_differ_in_a_number_are_two),
+        cmocka_unit_test(test_other_rows_of_the_batch_are_another_graph),
         cmocka_unit_test(test_what_cannot_be_captured_is_not_tried_again),
         cmocka_unit_test(test_backward_alone_may_fail),
         cmocka_unit_test(test_a_stale_graph_is_made_anew),
