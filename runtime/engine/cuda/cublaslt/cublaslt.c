@@ -253,11 +253,16 @@ static int choose(struct pl_cublaslt *lt,
     return best;
 }
 
-/* The tuned algorithm of the product, whether or not it adds to D; NULL if it was not tuned. */
+/* The choice that was made for the key: its own, else for a key that adds the one of the product
+ * that writes; NULL if there is none yet. */
 static const cublasLtMatmulAlgo_t *choice_of(struct pl_cublaslt *lt, struct pl_cublaslt_key key)
 {
+    const cublasLtMatmulAlgo_t *own = lt->tuned ? pl_tuned_find(lt->tuned, &key) : NULL;
+
+    if (own || !lt->tuned || !key.add)
+        return own;
     key.add = 0;
-    return lt->tuned ? pl_tuned_find(lt->tuned, &key) : NULL;
+    return pl_tuned_find(lt->tuned, &key);
 }
 
 static void find_algorithm(struct pl_cublaslt *lt,
@@ -291,7 +296,9 @@ static void find_algorithm(struct pl_cublaslt *lt,
         return;
     }
     *plan = (struct plan){.usable = true, .algo = answers[best].algo};
-    if (timed)
+    /* What adds is not timed. Its choice is kept nevertheless: when the product that writes is
+     * timed later, this one must not change in the next run. */
+    if (timed || (lt->tuned && key->add))
         pl_tuned_add(lt->tuned, key, &plan->algo);
 }
 
@@ -364,13 +371,15 @@ bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
 
     if (!lt->tuned)
         return true;
-    of.add = 0;
     of.ways = 1;
-    kept = pl_tuned_find(lt->tuned, &of);
+    kept = choice_of(lt, of);
     if (kept)
         return kept->data[0] == 0;
-    if (!may_time(lt, key, stream))
+    if (!may_time(lt, key, stream)) {
+        if (key->add) /* as in find_algorithm() */
+            pl_tuned_add(lt->tuned, &of, &separate);
         return true;
+    }
     fused_ns = time_way(lt, stream, run, ctx, true);
     ns = fused_ns == UINT64_MAX ? UINT64_MAX : time_way(lt, stream, run, ctx, false);
     if (ns == UINT64_MAX)

@@ -527,6 +527,26 @@ static void test_the_fastest_answer_is_taken_and_kept(void **state)
     end_home(home);
 }
 
+/* A product that adds cannot be timed. Its first answer stays, in this run and the next, whatever
+ * is found later for the product that writes. */
+static void test_what_adds_stays_as_it_was(void **state)
+{
+    static const unsigned later[] = {9, 8, 7};
+    char home[64], file[192];
+
+    new_home(home, file);
+    for (int run = 0; run < 2; run++) {
+        start_timed(false, CARD);
+        assert_int_equal(timed_product(3, true, later, 3), 0);
+        assert_int_equal(timed_product(3, false, later, 3), 2);
+        assert_int_equal(timed_product(3, true, later, 3), 0);
+        assert_int_equal(timed_product(4, true, later, 3), 2); /* whose other was timed before */
+        assert_int_equal(fake_lt.heuristics, run ? 0 : 2);
+        end();
+    }
+    end_home(home);
+}
+
 /* Two processes that have begun together keep what both have found. */
 static void test_choices_of_several_processes_are_kept(void **state)
 {
@@ -654,9 +674,9 @@ TIMED(unary_forward, pl_unary_args)
 TIMED(unary_backward, pl_unary_args)
 TIMED(linear_backward, pl_linear_args)
 
-/* A layer with gelu, or the backward of the layer after one, on both sides. Returns the calls of
- * own kernels in the op itself. */
-static unsigned layer(bool backward)
+/* A layer with gelu, or the backward of the layer after one, on both sides; add: to dw. Returns the
+ * calls of own kernels in the op itself. */
+static unsigned layer(bool backward, bool add)
 {
     static const uint8_t shift[ARRAYS];
 
@@ -676,11 +696,12 @@ static unsigned layer(bool backward)
                                    .dz = array(side, 5, PL_REAL_F32, shift),
                                    .dx = array(side, 7, PL_REAL_F32, shift),
                                    .dw = array(side, 8, PL_REAL_F32, shift),
+                                   .dw_add = add,
                                    .db = array(side, 9, PL_REAL_F32, shift),
                                    .x_act = PL_ACT_GELU_TANH,
                                    .x_pre = backward ? array(side, 10, PL_REAL_F32, shift) : NULL};
 
-        for (int i = 0; i <= side;
+        for (int i = 0; i <= (side || add);
              i++) { /* again when all is chosen; what was tried is not counted */
             own_calls = 0;
             calls = (struct pl_cuda_calls){0};
@@ -718,23 +739,30 @@ static void test_an_epilogue_is_used_where_it_is_faster(void **state)
 
     new_home(home, file);
     start_layers(true, "slow epilogues", 50, 10);
-    assert_int_equal(layer(false), 1); /* gelu */
-    assert_int_equal(layer(true), 2);  /* db, and gelu's slope */
+    assert_int_equal(layer(false, false), 1); /* gelu */
+    assert_int_equal(layer(true, false), 2);  /* db, and gelu's slope */
     end();
     start_layers(true, "slow epilogues", 0, 500); /* the next process */
-    assert_int_equal(layer(false), 1);
-    assert_int_equal(layer(true), 2);
+    assert_int_equal(layer(false, false), 1);
+    assert_int_equal(layer(true, false), 2);
     end();
     start_layers(true, "fast epilogues", 50, 60);
-    assert_int_equal(layer(false), 0);
-    assert_int_equal(layer(true), 0);
+    assert_int_equal(layer(false, false), 0);
+    assert_int_equal(layer(true, false), 0);
     end();
     start_layers(true, "hardly slower", 11, 10);
-    assert_int_equal(layer(false), 0);
+    assert_int_equal(layer(false, false), 0);
     end();
     start_layers(true, NULL, 50, 10);
-    assert_int_equal(layer(true), 0);
+    assert_int_equal(layer(true, false), 0);
     end();
+    for (int run = 0; run < 2; run++) { /* what adds to dw is not timed, and stays as it was */
+        start_layers(true, "slow epilogues that add", 50, 10);
+        assert_int_equal(layer(true, true), 1);
+        assert_int_equal(layer(true, false), 2);
+        assert_int_equal(layer(true, true), 1);
+        end();
+    }
     end_home(home);
 }
 
@@ -742,8 +770,8 @@ static void test_an_epilogue_is_used_where_it_is_faster(void **state)
 static void test_gelu_of_f32_is_our_own(void **state)
 {
     start_layers(false, NULL, 0, 0);
-    assert_int_equal(layer(false), 1);
-    assert_int_equal(layer(true), 1); /* the slope */
+    assert_int_equal(layer(false, false), 1);
+    assert_int_equal(layer(true, false), 1); /* the slope */
     end();
 }
 
@@ -797,6 +825,7 @@ int main(void)
         cmocka_unit_test(test_sixteen_bits),
         cmocka_unit_test(test_a_failed_product_is_reported),
         cmocka_unit_test(test_the_fastest_answer_is_taken_and_kept),
+        cmocka_unit_test(test_what_adds_stays_as_it_was),
         cmocka_unit_test(test_choices_of_several_processes_are_kept),
         cmocka_unit_test(test_damaged_choices_are_timed_again),
         cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
