@@ -313,14 +313,12 @@ join_gpus(const struct pl_pltrain *p, struct pl_comm *comm, struct gpus *gpus, s
  * have their own. */
 static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
 {
-    unsigned stages = p->train.stages ? p->train.stages : size;
+    unsigned groups = PL_MAX(size / PL_MAX(p->train.tensor_parallel, 1u), 1u);
+    unsigned stages = p->train.stages ? p->train.stages : groups;
 
     if (p->tpu)
         return size * PL_MAX(p->train.replicas, 1u);
-    if (p->train.tensor_parallel > 1)
-        return PL_MAX(size / p->train.tensor_parallel, 1u);
-
-    return p->train.strategy == PL_STRATEGY_PIPELINE ? PL_MAX(size / stages, 1u) : size;
+    return p->train.strategy == PL_STRATEGY_PIPELINE ? PL_MAX(groups / stages, 1u) : groups;
 }
 
 static int train_in(const struct pl_pltrain *p,

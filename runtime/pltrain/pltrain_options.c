@@ -159,8 +159,8 @@ static const struct pl_option options[] = {
      "or node, those of each node",
      CALL(set_shard_group)},
     {"tensor-parallel", 0, "K", NULL,
-     "with --strategy ddp or sharded: ranks of a node that share each copy of the model, in groups "
-     "of K; linear layers and attentions are split among them",
+     "with --strategy ddp, sharded or pipeline: ranks of a node that share each copy of the model, "
+     "or each stage, in groups of K; linear layers and attentions are split among them",
      CALL(set_tensor_parallel)},
     {"stages", 0, "S", NULL,
      "with --strategy pipeline: stages of each pipeline (default: one per rank)", CALL(set_stages)},

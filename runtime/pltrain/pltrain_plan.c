@@ -88,10 +88,10 @@ static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *er
     if (t->tensor_parallel < 2)
         return 0;
     if (t->strategy != PL_STRATEGY_AUTO && t->strategy != PL_STRATEGY_DDP &&
-        t->strategy != PL_STRATEGY_SHARDED)
+        t->strategy != PL_STRATEGY_SHARDED && t->strategy != PL_STRATEGY_PIPELINE)
         return pl_error_set(err, -EINVAL,
-                            "option '--tensor-parallel' is for strategies ddp and sharded so far, "
-                            "not %s: leave one out",
+                            "option '--tensor-parallel' is for strategies ddp, sharded and "
+                            "pipeline, not %s: leave one out",
                             pl_strategy_names[t->strategy]);
     for (size_t i = 0; i < PL_COUNT(others); i++)
         if (others[i].given)
@@ -262,7 +262,7 @@ int pl_pltrain_plan(struct pl_pltrain *p,
         kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 || p->tpu; /* one process has all */
     int64_t per_node = p->processes ? p->processes
                        : whole || !p->devices
-                           ? PL_MAX(PL_MAX(p->train.stages, p->train.tensor_parallel), 1u)
+                           ? PL_MAX(p->train.stages, 1u) * PL_MAX(p->train.tensor_parallel, 1u)
                            : p->devices;
     int r = started ? plan_started(p, local_size, whole, err) : 0;
 

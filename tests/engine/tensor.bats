@@ -91,6 +91,34 @@ losses_of() {
         sed 's/ loss [^ ]*//' | cmp - whole
 }
 
+@test "stages of parts give the same results, and whole checkpoints" {
+    local -a run=(--global-batch 8 --max-steps 4) words
+    local -a gpt=(gpt --context 8 --width 16 --layers 1 --heads 4 --dropout 0.1)
+    losses_of "${run[@]}" "${gpt[@]}" >one
+    sed 's/ loss [^ ]*//' one >whole
+    losses_of "${run[@]}" --max-steps 2 --checkpoint-dir single --save-last "${gpt[@]}" >/dev/null
+    for how in "--schedule 1f1b" "--schedule gpipe --microbatches 2"; do
+        read -ra words <<<"--strategy pipeline --stages 2 --tensor-parallel 2 $how"
+        losses_of "${run[@]}" "${words[@]}" "${gpt[@]}" | cmp - one
+        grep -Eq "^batch: 8 samples per step \(pipeline: 1 pipeline of 2 stages of 2 ranks x 8 samples in [28] " losses.out
+        grep -q "^tensor parallel over 2 ranks: 4 of 5 linear layers" losses.out
+        [ "$(grep -c "^pipeline: 2 stages of" losses.out)" -eq 1 ]
+        [ "$(sed -n 's/.*param hash //p' losses.out | sort | uniq -c | awk '{ print $1 }')" -eq 4 ]
+        losses_of "${run[@]}" "${words[@]}" --resume single/last.ckpt "${gpt[@]}" |
+            sed 's/ loss [^ ]*//' | cmp - whole || { echo "to $how"; false; }
+        rm -rf a
+        losses_of "${run[@]}" --max-steps 2 "${words[@]}" --checkpoint-dir a --save-last "${gpt[@]}" >/dev/null
+        losses_of "${run[@]}" --resume a/last.ckpt "${gpt[@]}" | sed 's/ loss [^ ]*//' | cmp - whole || { echo "from $how"; false; }
+    done
+    # Two pipelines, from a file of weights.
+    pltrain --precision 64 --max-steps 2 --weights a/last.ckpt --processes 2 gpt "${gpt[@]:1:6}" --heads 4 |
+        sed -n 's/ (.*//; /^epoch/p' >two
+    pltrain --precision 64 --max-steps 2 --weights a/last.ckpt --strategy pipeline --stages 2 --tensor-parallel 2 \
+        --processes 8 gpt "${gpt[@]:1:6}" --heads 4 | sed -n 's/ (.*//; /^epoch/p' | cmp - two
+    says 1 "6 ranks do not make whole pipelines of 2 stages, each shared by --tensor-parallel: start a multiple of 4" \
+        --strategy pipeline --stages 2 --tensor-parallel 2 --processes 6 mlp
+}
+
 @test "a signal saves what all ranks have" {
     mkfifo out
     timeout 60 pltrain --tensor-parallel 2 --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
@@ -110,8 +138,7 @@ losses_of() {
 }
 
 @test "what does not go is one line" {
-    says 2 "for strategies ddp and sharded so far, not horovod" --tensor-parallel 2 --strategy horovod mlp
-    says 2 "for strategies ddp and sharded so far, not pipeline" --tensor-parallel 2 --strategy pipeline mlp
+    says 2 "for strategies ddp, sharded and pipeline, not horovod" --tensor-parallel 2 --strategy horovod mlp
     says 2 "'--tensor-parallel' and '--deterministic' do not go together" --tensor-parallel 2 --deterministic mlp
     says 2 "'--tensor-parallel' and '--average-every'" --tensor-parallel 2 --average-every 2 mlp
     says 2 "--tensor-parallel" --tensor-parallel 0 mlp

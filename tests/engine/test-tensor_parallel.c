@@ -335,19 +335,28 @@ static double apart(const struct run *a, const struct run *b)
 static void
 choose_strategy(struct run *run, uint64_t seed, struct pl_rng *rng, unsigned *ret_groups)
 {
-    if (seed % 4 == 0)
+    if (seed % 5 == 0)
         return;
-    run->options.strategy = PL_STRATEGY_SHARDED;
-    run->options.shard = (enum pl_shard_kind)(seed % 4);
-    run->options.recompute &= run->options.shard != PL_SHARD_PARAM;
     *ret_groups = 2 + (unsigned)pl_rng_below(rng, 2);
+    if (seed % 5 == 4) {
+        run->options.strategy = PL_STRATEGY_PIPELINE;
+        run->options.stages = 2;
+        run->options.microbatches = 1 + pl_rng_below(rng, 4);
+        run->options.pipe_order = pl_rng_below(rng, 2) ? PL_PIPE_GPIPE : PL_PIPE_1F1B;
+        run->options.balance_every = pl_rng_below(rng, 2);
+        run->options.recompute = false;
+        return;
+    }
+    run->options.strategy = PL_STRATEGY_SHARDED;
+    run->options.shard = (enum pl_shard_kind)(seed % 5);
+    run->options.recompute &= run->options.shard != PL_SHARD_PARAM;
 }
 
 /* One random module on random numbers of ranks. Returns the number of layers that were split. */
 static size_t try_one(uint64_t seed)
 {
     struct run *one, *split;
-    unsigned k, groups;
+    unsigned k, groups, stages;
     struct pl_rng rng;
     double most;
 
@@ -356,7 +365,7 @@ static size_t try_one(uint64_t seed)
     one->drops = pl_rng_below(&rng, 2);
     one->options.accumulate = 1 + pl_rng_below(&rng, 2);
     one->options.clip = pl_rng_below(&rng, 2) ? 0.3 : 0;
-    one->options.ema = pl_rng_below(&rng, 3) ? 0 : 0.9;
+    one->options.ema = pl_rng_below(&rng, 3) || seed % 5 == 4 ? 0 : 0.9; /* a pipeline has none */
     one->options.optimizer = pl_rng_below(&rng, 2) ? PLUME_ADAMW : PLUME_SGD;
     snprintf(one->hparams[0], 32, "batch_size=%u", 1 + (unsigned)pl_rng_below(&rng, 20));
     snprintf(one->hparams[1], 32, "lr=%g", one->options.optimizer == PLUME_SGD ? 0.05 : 1e-3);
@@ -365,7 +374,9 @@ static size_t try_one(uint64_t seed)
     split = split_of(one, k);
     split->options.recompute = pl_rng_below(&rng, 2);
     choose_strategy(split, seed, &rng, &groups);
-    go(split, groups * k, groups > 1 && pl_rng_below(&rng, 2) ? k : 0);
+    stages = PL_MAX(split->options.stages, 1u);
+    groups = stages > 1 ? groups - 1 : groups;
+    go(split, groups * stages * k, groups * stages > 1 && pl_rng_below(&rng, 2) ? k : 0);
     if (strstr(split->error, "finds nothing to split"))
         return 0;
     go(one, groups, 0);

@@ -279,13 +279,15 @@ dropout_run(const struct pl_call *c, bool add, size_t first, size_t n, const voi
 static void dropout(const struct pl_call *c, bool add, const void *src, void *dst)
 {
     size_t n = c->node->out->count, run = (size_t)c->attr->i[1], size = pl_real_size(c->k->real);
+    size_t apart = (size_t)c->attr->i[2], first = pl_op_first_element(c);
 
     if (!run) {
-        dropout_run(c, add, pl_op_first_element(c), n, src, dst);
+        dropout_run(c, add, first, n, src, dst);
         return;
     }
+    first *= apart / run; /* of the whole */
     for (size_t i = 0; i < n / run; i++)
-        dropout_run(c, add, i * (size_t)c->attr->i[2] + (size_t)c->attr->i[3], run,
+        dropout_run(c, add, first + i * apart + (size_t)c->attr->i[3], run,
                     (const char *)src + i * run * size, (char *)dst + i * run * size);
 }
 

@@ -98,3 +98,10 @@ int pl_split_sum(struct pl_tape *tape, plume_tensor *x, plume_tensor **ret, stru
 {
     return trace(tape, &op_sum, x, ret, err);
 }
+
+size_t pl_split_summed_bytes(const struct pl_tape *run, const struct pl_node *node)
+{
+    bool adds = node->op == &op_sum || (node->op == &op_enter && node->out->wants_grad);
+
+    return run->peers && adds ? node->out->count * pl_real_size(run->kernels->real) : 0;
+}

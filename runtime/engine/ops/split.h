@@ -65,6 +65,10 @@ int pl_split_trace(const struct pl_split *split,
                    unsigned *ret_number,
                    struct pl_error *err);
 
+/* Bytes that a node of `run` adds up over the ranks, forward and backward together; most add up
+ * nothing. */
+size_t pl_split_summed_bytes(const struct pl_tape *run, const struct pl_node *node);
+
 /* The tensor of `run` for one of the whole tape. Parameters that are whole, and batches, are
  * themselves. */
 plume_tensor *pl_split_made(const struct pl_split_tape *from, plume_tensor *t);

@@ -27,18 +27,19 @@ check_average(const struct pl_train_options *o, enum pl_strategy_kind kind, stru
 
 static int check_pipeline(const struct pl_train_options *o, unsigned size, struct pl_error *err)
 {
-    unsigned stages = o->stages ? o->stages : size;
+    unsigned k = PL_MAX(o->tensor_parallel, 1u), stages = o->stages ? o->stages : size / k;
 
     if (stages > PL_STAGES_MAX)
         return pl_error_set(err, -EINVAL,
                             "a pipeline has at most %d stages, not %u: choose fewer by --stages, "
                             "for several pipelines",
                             PL_STAGES_MAX, stages);
-    if (size % stages)
+    if (size % (stages * k))
         return pl_error_set(err, -EINVAL,
-                            "%u ranks do not make whole pipelines of %u stages: start a "
-                            "multiple of %u",
-                            size, stages, stages);
+                            "%u ranks do not make whole pipelines of %u stages%s: start a multiple "
+                            "of %u",
+                            size, stages, k > 1 ? ", each shared by --tensor-parallel" : "",
+                            stages * k);
     if (o->ema > 0)
         return pl_error_set(err, -EINVAL,
                             "strategy pipeline keeps no moving average: leave --ema out, or choose "
@@ -62,10 +63,10 @@ static int check_tensor_parallel(const struct pl_train_options *o,
                             "--tensor-parallel %u needs a multiple of %u ranks, not %u: start them "
                             "by --processes %u",
                             k, k, size, PL_MAX(size / k, 1u) * k);
-    if (kind != PL_STRATEGY_DDP && kind != PL_STRATEGY_SHARDED)
+    if (kind != PL_STRATEGY_DDP && kind != PL_STRATEGY_SHARDED && kind != PL_STRATEGY_PIPELINE)
         return pl_error_set(err, -EINVAL,
-                            "--tensor-parallel is for strategies ddp and sharded so far, not %s: "
-                            "leave one out",
+                            "--tensor-parallel is for strategies ddp, sharded and pipeline, not "
+                            "%s: leave one out",
                             pl_strategy_names[kind]);
     return 0;
 }
@@ -111,14 +112,14 @@ static int check(const struct pl_train_options *o,
             "strategy %s has one device per rank, not %u: start more ranks, or choose "
             "dp or ddp2",
             pl_strategy_names[kind], o->devices);
-    if (kind == PL_STRATEGY_PIPELINE) {
-        int r = check_pipeline(o, size, err);
+    if (o->tensor_parallel > 1) {
+        int r = check_tensor_parallel(o, size, kind, err);
 
         if (r < 0)
             return r;
     }
-    if (o->tensor_parallel > 1) {
-        int r = check_tensor_parallel(o, size, kind, err);
+    if (kind == PL_STRATEGY_PIPELINE) {
+        int r = check_pipeline(o, size, err);
 
         if (r < 0)
             return r;
@@ -134,7 +135,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
 {
     enum pl_strategy_kind kind = options->strategy;
     enum pl_shard_kind shard = PL_SHARD_NONE;
-    unsigned copies = world_size / PL_MAX(options->tensor_parallel, 1u);
+    unsigned copies; /* of what a rank has: ranks, or groups of tensor parallel */
     int r;
 
     if (kind == PL_STRATEGY_AUTO)
@@ -143,6 +144,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
     r = check(options, place, world_size, kind, err);
     if (r < 0)
         return r;
+    copies = world_size / PL_MAX(options->tensor_parallel, 1u);
     if (kind == PL_STRATEGY_SHARDED) /* one rank has nothing to share: the bits of single */
         shard = copies > 1 ? PL_MAX(options->shard, PL_SHARD_OS) : PL_SHARD_OS;
     *ret = (struct pl_strategy){
@@ -154,7 +156,7 @@ int pl_strategy_choose(const struct pl_train_options *options,
                    (world_size > 1 && !options->average_every),
         .stages = kind != PL_STRATEGY_PIPELINE ? 0
                   : options->stages            ? options->stages
-                                               : world_size,
+                                               : copies,
         .tensor_parallel = options->tensor_parallel > 1 ? options->tensor_parallel : 0,
         .average_every = world_size > 1 ? options->average_every : 0,
         .shard = shard,

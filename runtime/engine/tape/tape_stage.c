@@ -330,6 +330,7 @@ static int reset(struct pl_stage_tape *s, const struct pl_tape *whole, size_t n)
     tape->part_index = whole->part_index;
     tape->allreduce = whole->allreduce;
     tape->allreduce_ctx = whole->allreduce_ctx;
+    tape->peers = whole->peers;
     tape->graphs = whole->graphs;
     tape->chunk = SIZE_MAX; /* none: bits do not depend on where the cut is */
     return 0;
@@ -372,8 +373,10 @@ int pl_stage_tape_build(struct pl_stage_tape *stage,
         r = place_leaves(stage, leaves, n_leaves, err);
     for (size_t i = 0; r == 0 && i < stage->n_out; i++)
         stage->out[i].t = stage->map[stage->out[i].node];
-    if (build->alone)
+    if (build->alone) { /* the other ranks may measure another op now */
         stage->tape.allreduce = NULL;
+        stage->tape.peers = NULL;
+    }
     if (r == 0 && build->loss && build->loss->tape == whole && build->loss->node >= from &&
         build->loss->node < to)
         stage->loss = stage->map[build->loss->node];

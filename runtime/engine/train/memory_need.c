@@ -433,9 +433,10 @@ static int gather_needs(struct pl_trainer *t, double *all, struct pl_error *err)
     if (r < 0)
         return r;
     for (unsigned i = 0; i <= size; i++)
-        offset[i] = i * 2 * sizeof(*all);
-    all[2 * t->comm->rank] = need.all;
-    all[2 * t->comm->rank + 1] = pl_memory_limit(t);
+        offset[i] = i * 3 * sizeof(*all);
+    all[3 * t->comm->rank] = need.all;
+    all[3 * t->comm->rank + 1] = pl_memory_limit(t);
+    all[3 * t->comm->rank + 2] = t->pipe.stage;
     return pl_comm_allgather(t->comm, all, offset, err);
 }
 
@@ -443,7 +444,7 @@ int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err)
 {
     struct pl_pipe *pipe = &trainer->pipe;
     unsigned size = trainer->comm->size;
-    _cleanup_free_ double *all = calloc(size, 2 * sizeof(*all));
+    _cleanup_free_ double *all = calloc(size, 3 * sizeof(*all));
     char text[2][PL_MEMORY_TEXT];
     int r = all ? gather_needs(trainer, all, err) : pl_error_nomem(err);
 
@@ -454,16 +455,16 @@ int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err)
         pipe->limits[s] = INFINITY;
     }
     for (unsigned i = 0; i < size; i++) {
-        unsigned s = i % pipe->n_stages;
+        double need = all[3 * i], limit = all[3 * i + 1];
+        unsigned s = (unsigned)all[3 * i + 2];
 
-        pipe->needs[s] = fmax(pipe->needs[s], all[2 * i]);
-        pipe->limits[s] = fmin(pipe->limits[s], all[2 * i + 1]);
-        if (trainer->comm->rank == 0 && all[2 * i] > all[2 * i + 1])
+        pipe->needs[s] = fmax(pipe->needs[s], need);
+        pipe->limits[s] = fmin(pipe->limits[s], limit);
+        if (trainer->comm->rank == 0 && need > limit)
             pl_log_warn("train",
                         "rank %u, stage %u, needs %s of %s: choose more stages, more microbatches, "
                         "or a smaller batch",
-                        i, s, pl_memory_text(all[2 * i], text[0]),
-                        pl_memory_text(all[2 * i + 1], text[1]));
+                        i, s, pl_memory_text(need, text[0]), pl_memory_text(limit, text[1]));
     }
     return 0;
 }

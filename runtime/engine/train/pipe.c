@@ -46,12 +46,13 @@ int pl_pipe_open(struct pl_pipe *pipe,
                  struct pl_params *params,
                  struct pl_stage *stages,
                  struct pl_comm *world,
+                 struct pl_comm *peers,
                  struct pl_error *err)
 {
     int r;
 
-    *pipe =
-        (struct pl_pipe){.options = options, .params = params, .stages = stages, .world = world};
+    *pipe = (struct pl_pipe){
+        .options = options, .params = params, .stages = stages, .world = world, .peers = peers};
     if (!strategy->stages)
         return 0;
     pipe->n_stages = strategy->stages;

@@ -70,6 +70,7 @@ struct pl_pipe {
     struct pl_comm *world;   /* borrowed */
     struct pl_comm *comm;    /* this pipeline, in the order of stages */
     struct pl_comm *copies;  /* this stage in all pipelines */
+    struct pl_comm *peers;   /* those that have parts of this stage; NULL: it is whole. Borrowed */
     struct pl_pipe_link link[2];
     char *held; /* gradients that wait for their message; device memory */
     size_t held_cap;
@@ -91,13 +92,15 @@ struct pl_pipe {
 };
 
 /* Splits the world. Leaves the pipeline off if the strategy is another one. Everything is borrowed
- * until finish. Collective. */
+ * until finish. Collective. With tensor parallel the world is of the ranks that have the same parts
+ * of the model, and peers are those that have the others; else NULL. */
 int pl_pipe_open(struct pl_pipe *pipe,
                  const struct pl_strategy *strategy,
                  const struct pl_train_options *options,
                  struct pl_params *params,
                  struct pl_stage *stages,
                  struct pl_comm *world,
+                 struct pl_comm *peers,
                  struct pl_error *err);
 void pl_pipe_finish(struct pl_pipe *pipe);
 
@@ -153,6 +156,10 @@ const struct pl_tape *pl_pipe_timed(struct pl_pipe *pipe);
 
 /* As pl_lane_check_labels(), of this stage's ops. */
 int pl_pipe_check_labels(const struct pl_pipe *pipe, enum plume_stage stage, struct pl_error *err);
+
+/* Gives the ranks that have parts of a stage the largest of their numbers, so that all of them cut
+ * alike. Collective over peers. */
+int pl_pipe_most_of_peers(struct pl_pipe *pipe, double *list, size_t n, struct pl_error *err);
 
 /* For pipe_balance.c: the costs as a problem, and its optimum, the same on all ranks. Collective.
  */

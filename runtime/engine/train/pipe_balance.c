@@ -17,7 +17,7 @@ struct decision {
 };
 
 /* Seconds that each stage takes for a microbatch: of the slowest of its copies. */
-static int measure(const struct pl_pipe *pipe, double *ret, struct pl_error *err)
+static int measure(struct pl_pipe *pipe, double *ret, struct pl_error *err)
 {
     unsigned n = pipe->world->size;
     _cleanup_free_ double *all = calloc(n, sizeof(*all));
@@ -30,7 +30,9 @@ static int measure(const struct pl_pipe *pipe, double *ret, struct pl_error *err
         offset[i] = i * sizeof(*all);
     all[pipe->world->rank] =
         (double)pipe->busy_ns * 1e-9 / (double)PL_MAX(pipe->microbatches, (uint64_t)1);
-    r = pl_comm_allgather(pipe->world, all, offset, err);
+    r = pl_pipe_most_of_peers(pipe, &all[pipe->world->rank], 1, err);
+    if (r == 0)
+        r = pl_comm_allgather(pipe->world, all, offset, err);
     for (unsigned s = 0; s < pipe->n_stages; s++)
         ret[s] = 0;
     for (unsigned i = 0; i < n && r == 0; i++)

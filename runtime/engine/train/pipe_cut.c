@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Measures the ops of a microbatch, and makes the first cut of the pipeline. */
 #include "common/base/fs.h"
+#include "runtime/engine/ops/split.h"
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/tape/op_times.h"
 #include "runtime/engine/train/pipe.h"
@@ -270,6 +271,33 @@ static int agree(const struct pl_pipe *pipe, const struct report *all, struct pl
     return 0;
 }
 
+int pl_pipe_most_of_peers(struct pl_pipe *pipe, double *list, size_t n, struct pl_error *err)
+{
+    _cleanup_free_ double *all = NULL;
+    int r;
+
+    if (!pipe->peers)
+        return 0;
+    all = calloc(pipe->peers->size * n + 1, sizeof(*all));
+    if (!all)
+        return pl_error_nomem(err);
+    memcpy(all + pipe->peers->rank * n, list, n * sizeof(*list));
+    r = gather(pipe->peers, all, n * sizeof(*list), err);
+    for (size_t i = 0; r == 0 && i < pipe->peers->size * n; i++)
+        list[i % n] = PL_MAX(list[i % n], all[i]);
+    return r;
+}
+
+static int agree_with_peers(struct pl_pipe *pipe, struct report *mine, struct pl_error *err)
+{
+    double list[] = {-mine->limit, mine->per_byte};
+    int r = pl_pipe_most_of_peers(pipe, list, PL_COUNT(list), err);
+
+    mine->limit = -list[0];
+    mine->per_byte = list[1];
+    return r;
+}
+
 /* A stage is as slow as the slowest of its copies. */
 static int share_seconds(struct pl_pipe *pipe, const double *mine, struct pl_error *err)
 {
@@ -354,7 +382,7 @@ static void print_cut(const struct pl_pipe *pipe, size_t microbatches)
     unsigned n = pipe->n_stages;
     FILE *out = pipe->options->out;
 
-    if (pipe->world->rank != 0 || !out)
+    if (pipe->world->rank != 0 || (pipe->peers && pipe->peers->rank != 0) || !out)
         return;
     pl_cut_stages(&problem, pipe->cut, seconds, bytes);
     fprintf(out, "pipeline: %u stages of", n);
@@ -375,6 +403,53 @@ static void print_cut(const struct pl_pipe *pipe, size_t microbatches)
     fflush(out);
 }
 
+static int
+time_sum(const struct pl_tape *tape, void *buf, size_t bytes, double *ret, struct pl_error *err)
+{
+    uint64_t best = UINT64_MAX;
+    int r = 0;
+
+    for (int i = 0; i < PROBES && r == 0; i++) {
+        uint64_t start = pl_now_ns();
+
+        r = tape->peers->sum(tape->peers->ctx, buf, bytes / pl_real_size(tape->kernels->real),
+                             tape->kernels->real, err);
+        if (r == 0)
+            r = pl_device_sync(tape->dev, err);
+        best = PL_MIN(best, pl_now_ns() - start);
+    }
+    *ret = (double)best * 1e-9;
+    return r;
+}
+
+/* Adds what sums over the peers take to the ops' times, which were measured without. */
+static int add_sums(const struct pl_pipe *pipe,
+                    const struct pl_tape *tape,
+                    double *seconds,
+                    struct pl_error *err)
+{
+    double small = 0, large = 0;
+    void *buf = NULL;
+    int r;
+
+    if (!pipe->peers)
+        return 0;
+    r = pl_device_alloc_zero(tape->dev, PROBE_BYTES, "messages between stages", &buf, err);
+    if (r == 0)
+        r = time_sum(tape, buf, 64, &small, err);
+    if (r == 0)
+        r = time_sum(tape, buf, PROBE_BYTES, &large, err);
+    if (buf)
+        pl_device_free(tape->dev, buf);
+    for (size_t i = 0; i < tape->n && r == 0; i++) {
+        double bytes = (double)pl_split_summed_bytes(tape, &tape->nodes[i]);
+
+        if (bytes > 0)
+            seconds[i] += small + PL_MAX(large - small, 0) * bytes / PROBE_BYTES;
+    }
+    return r;
+}
+
 static int measure(struct pl_pipe *pipe,
                    const struct pl_tape *tape,
                    const plume_tensor *loss,
@@ -393,6 +468,10 @@ static int measure(struct pl_pipe *pipe,
     forbid(pipe, tape);
     find_crossings(pipe, tape, &flow, all);
     r = pl_op_times(tape, &flow, loss, mine, pipe->costs.kept, err);
+    if (r == 0)
+        r = add_sums(pipe, tape, mine, err);
+    if (r == 0)
+        r = pl_pipe_most_of_peers(pipe, mine, tape->n, err);
     return r < 0 ? r : share_seconds(pipe, mine, err);
 }
 
@@ -425,11 +504,14 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err)
                             "%u stages are more than the training step's %zu ops: choose fewer by "
                             "--stages",
                             pipe->n_stages, ops);
-    *mine =
-        (struct report){.n = tape->n,
-                        .hash = hash_of(tape),
-                        .limit = memory_limit(pipe->params->dev, pipe->world->world.local_size)};
+    *mine = (struct report){
+        .n = tape->n,
+        .hash = hash_of(tape),
+        .limit = memory_limit(pipe->params->dev, pipe->world->world.local_size *
+                                                     (pipe->peers ? pipe->peers->size : 1))};
     r = time_links(pipe, mine, err);
+    if (r == 0)
+        r = agree_with_peers(pipe, mine, err);
     if (r == 0)
         r = gather(pipe->world, all, sizeof(*all), err);
     if (r == 0)

@@ -2,7 +2,7 @@
 /* Tensor parallel (--tensor-parallel K): K ranks of a node, a group, train one copy of the model.
  * They read the same samples, and each has a part of the parameters that pl_split_find() splits;
  * all other parameters have the same numbers on all of them. Groups are to each other what ranks
- * are in ddp, or in strategy sharded. */
+ * are in ddp, in strategy sharded, or in pipelines. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_TENSOR_PARALLEL_H
 #define PL_RUNTIME_ENGINE_TRAIN_TENSOR_PARALLEL_H
 

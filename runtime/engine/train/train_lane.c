@@ -117,7 +117,7 @@ static int pipe_closure(struct pl_trainer *t,
     if (r < 0)
         return r;
     /* One rank of each pipeline counts it. */
-    if (isfinite(loss) && t->pipe.stage == 0) {
+    if (isfinite(loss) && t->pipe.stage == 0 && pl_tensor_parallel_counts(&t->tp)) {
         t->loss_sum += loss * (double)batch->rows;
         t->loss_weight += (double)batch->rows;
     }

@@ -222,10 +222,10 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     params->shards = t->pipe.on ? t->pipe.comm : t->group.shards;
     if (r == 0)
         r = pl_manual_check(t, err);
-    if (r == 0 && t->pipe.on)
-        r = cut_stages(t, err);
     if (r == 0 && t->tp.on)
         r = split_layers(t, err);
+    if (r == 0 && t->pipe.on)
+        r = cut_stages(t, err);
     if (r == 0)
         r = pl_params_layout(
             params, t->pipe.on ? pl_pipe_tape(&t->pipe) : pl_stage_tape(&t->stage[PLUME_TRAIN]),
@@ -308,8 +308,16 @@ int pl_trainer_init(struct pl_trainer *trainer,
     if (r < 0)
         return r;
     trainer->ctx.comm = trainer->ctx.copies = comm;
-    r = pl_pipe_open(&trainer->pipe, &trainer->strategy, options, &trainer->ctx.params,
-                     trainer->stage, comm, err);
+    r = pl_tensor_parallel_open(&trainer->tp, &trainer->strategy, comm, dev, err);
+    if (r == 0 && trainer->tp.on) {
+        trainer->ctx.copies = trainer->tp.copies;
+        trainer->ctx.share = trainer->tp.group;
+        trainer->ctx.n_shares = trainer->tp.n_groups;
+        trainer->ctx.split = &trainer->tp.split;
+    }
+    if (r == 0)
+        r = pl_pipe_open(&trainer->pipe, &trainer->strategy, options, &trainer->ctx.params,
+                         trainer->stage, trainer->ctx.copies, trainer->tp.peers, err);
     if (r == 0 && trainer->pipe.on) {
         trainer->ctx.copies = trainer->pipe.copies;
         trainer->ctx.share = trainer->pipe.pipe;
@@ -317,14 +325,6 @@ int pl_trainer_init(struct pl_trainer *trainer,
     }
     if (options->xla)
         trainer->ctx.n_shares = PL_MAX(options->replicas, 1u);
-    if (r == 0)
-        r = pl_tensor_parallel_open(&trainer->tp, &trainer->strategy, comm, dev, err);
-    if (r == 0 && trainer->tp.on) {
-        trainer->ctx.copies = trainer->tp.copies;
-        trainer->ctx.share = trainer->tp.group;
-        trainer->ctx.n_shares = trainer->tp.n_groups;
-        trainer->ctx.split = &trainer->tp.split;
-    }
     trainer->hooks = (struct pl_hooks){.module = module,
                                        .ctx = &trainer->ctx,
                                        .step = &trainer->state.step,

@@ -441,7 +441,7 @@ static int set_part(const struct pl_params *params,
     bool shards = params->shard == PL_SHARD_PARAM;
     _cleanup_free_ void *whole = NULL;
 
-    if (shards && !span.count)
+    if ((shards && !span.count) || !pl_param_is_own(params, p))
         return 0;
     whole = malloc(p->whole->count * pl_dtype_size(dtype));
     if (!whole)
