@@ -34,6 +34,8 @@ MUTATIONS = [
     place("runtime/plrund/daemon/daemon_clean.c", "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||",
           "if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid == geteuid() ||", "spank-run.bats"),
     place("runtime/plrund/hub/decide.c", "if (a->asked_late && a->inferred)", "if (a->inferred)", "decide"),
+    place("runtime/plrund/daemon/uplink.c", "    u->n_ports += PL_SPARE_PORTS;\n", "", "daemon-strangers"),
+    place("runtime/plrund/hub/peers.c", "        pl_net_is_loopback(launch))\n        return r;", "        pl_net_is_loopback(launch) || true)\n        return r;", "hosts.bats"),
     # plugin
     place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_daemon"),
     place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),

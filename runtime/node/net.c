@@ -365,30 +365,22 @@ void pl_net_tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
-int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
-                        const struct pl_session_id *id,
-                        uint16_t ret[PL_WALK_PORTS],
-                        struct pl_error *err)
+/* n ports between low and high, from a keyed hash of `text`: not the same one twice, as long as the
+ * range has others. */
+static void draw_ports(const unsigned char secret[PL_KEY_SIZE],
+                       const char *text,
+                       uint16_t low,
+                       uint16_t high,
+                       uint16_t *ret,
+                       size_t n)
 {
-    const char *range = pl_env(PL_ENV_PLUME_HUB_PORTS);
-    uint16_t low = PL_WALK_LOW, high = PL_WALK_HIGH;
-    uint32_t words[PL_WALK_PORTS], size;
-    char text[96];
-    int r;
+    uint32_t words[PL_WALK_PORTS], size = (uint32_t)high - low + 1;
 
-    if (range && *range) {
-        r = pl_parse_port_range(range, &low, &high, err);
-        if (r < 0)
-            return pl_error_wrap(err, r, "PLUME_HUB_PORTS");
-    }
-    size = (uint32_t)high - low + 1;
-    snprintf(text, sizeof(text), "plume walk %s %s %u", id->job, id->step, id->attempt);
-    crypto_generichash((unsigned char *)words, sizeof(words), (const unsigned char *)text,
+    crypto_generichash((unsigned char *)words, n * sizeof(*words), (const unsigned char *)text,
                        strlen(text), secret, PL_KEY_SIZE);
-    for (size_t i = 0; i < PL_WALK_PORTS; i++) {
+    for (size_t i = 0; i < n; i++) {
         size_t j = 0;
 
-        /* Not the same port twice, as long as the range has others. */
         ret[i] = (uint16_t)(low + words[i] % size);
         while (i < size && j < i) {
             if (ret[j++] == ret[i]) {
@@ -397,7 +389,36 @@ int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
             }
         }
     }
+}
+
+int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
+                        const struct pl_session_id *id,
+                        uint16_t ret[PL_WALK_PORTS],
+                        struct pl_error *err)
+{
+    const char *range = pl_env(PL_ENV_PLUME_HUB_PORTS);
+    uint16_t low = PL_WALK_LOW, high = PL_WALK_HIGH;
+    char text[96];
+    int r;
+
+    if (range && *range) {
+        r = pl_parse_port_range(range, &low, &high, err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "PLUME_HUB_PORTS");
+    }
+    snprintf(text, sizeof(text), "plume walk %s %s %u", id->job, id->step, id->attempt);
+    draw_ports(secret, text, low, high, ret, PL_WALK_PORTS);
     return 0;
+}
+
+void pl_hub_ports_spare(const unsigned char secret[PL_KEY_SIZE],
+                        const struct pl_session_id *id,
+                        uint16_t ret[PL_SPARE_PORTS])
+{
+    char text[96];
+
+    snprintf(text, sizeof(text), "plume spare %s %s %u", id->job, id->step, id->attempt);
+    draw_ports(secret, text, PL_WALK_LOW, PL_WALK_HIGH, ret, PL_SPARE_PORTS);
 }
 
 int pl_net_split(const char *s, char *host, size_t size, uint16_t *ret_port)

@@ -14,6 +14,7 @@
 #define PL_WALK_PORTS 8
 #define PL_WALK_LOW 20000 /* $PLUME_HUB_PORTS; the same on all nodes, so never the local sysctl */
 #define PL_WALK_HIGH 29999
+#define PL_SPARE_PORTS 4
 
 /* Binds a port and never listens on it. While the descriptor is open the kernel gives the port to
  * nobody, yet a program that sets SO_REUSEADDR or SO_REUSEPORT (PyTorch does) can bind it and
@@ -63,6 +64,12 @@ int pl_hub_ports_derive(const unsigned char secret[PL_KEY_SIZE],
                         const struct pl_session_id *id,
                         uint16_t ret[PL_WALK_PORTS],
                         struct pl_error *err);
+
+/* The ports at which a hub that has none of those tells the other nodes why the step ends. Between
+ * PL_WALK_LOW and PL_WALK_HIGH, whatever $PLUME_HUB_PORTS is. */
+void pl_hub_ports_spare(const unsigned char secret[PL_KEY_SIZE],
+                        const struct pl_session_id *id,
+                        uint16_t ret[PL_SPARE_PORTS]);
 
 /* The numeric address at which the hub listens, from $PLUME_HUB_BIND: an address or an interface of
  * this host. "" if that is not set, 0.0.0.0 or "::": on all. -ENODEV, -EADDRNOTAVAIL. */

@@ -30,10 +30,10 @@ teardown() {
 BUILT=$PLUME_SRC/build/tests/cluster
 
 @test "each node has a name and an address of its own" {
-    run -0 timeout 30 srun -N4 hostname
+    run -0 timeout 30 srun -Q -N4 hostname # nothing but the output
     [ "$(sort <<<"$output" | xargs)" = "n1 n2 n3 n4" ]
     # Each resolves all names, and its own to its own address.
-    run -0 timeout 30 srun -N4 bash -c 'getent ahostsv4 n1 n2 n3 n4 | awk "\$3 { print \$3 }" | xargs
+    run -0 timeout 30 srun -Q -N4 bash -c 'getent ahostsv4 n1 n2 n3 n4 | awk "\$3 { print \$3 }" | xargs
         ip -o addr show | grep -cF " $(getent ahostsv4 "$(hostname)" | awk "{ print \$1; exit }")/"'
     [ "$(sort -u <<<"$output")" = $'1\nn1 n2 n3 n4' ]
 }
@@ -76,6 +76,14 @@ SH
     [ "$(<one.out)" = ' ' ]
     AS=root step names -N2 plrun -- sh -c 'echo "$GLOO_SOCKET_IFNAME $TP_SOCKET_IFNAME"'
     [ "$(sort -u names.out)" = ' ' ]
+}
+
+@test "a hub that would listen on loopback alone: all hosts are told at once" {
+    PLUME_HUB_BIND=lo step lo -N2 plrun -- true
+    rc_is lo 1
+    [ "$(grep -c "^plrun: .*PLUME_HUB_BIND: other nodes cannot reach '127.0.0.1'" lo.err)" = 2 ]
+    PLUME_HUB_BIND=lo step alone -N1 plrun -- true
+    rc_is alone 0
 }
 
 @test "a sweep trains across hosts, shared memory inside them and TCP between" {

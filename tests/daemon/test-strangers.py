@@ -243,5 +243,26 @@ def test_bind_to_nothing_is_told_to_all_nodes(step):
         step.job = str(int(step.job) + 1)
 
 
+def test_no_free_port_is_told_to_all_nodes(step):
+    """At once, at a port outside of the range; whether the other programs listen or not."""
+    step.nodes = 2
+    for backlog in (8, None):
+        with socket.socket() as taken:
+            taken.bind(("", 0))
+            if backlog:
+                taken.listen(backlog)
+            step.env["PLUME_HUB_PORTS"] = str(taken.getsockname()[1])
+            daemons = [step.start(i) for i in (1, 0)]
+            for i, d in zip((1, 0), daemons):
+                r = d.rank("starter", i)
+                text = r.expect("refused")["text"]
+                r.close()
+                assert "node n0 cannot serve the step: none of the hub's 8 ports is free" in text, text
+            equal([d.wait() for d in daemons], [1, 1])
+        cause = step.result()["cause"]
+        equal((cause["kind"], cause["node"]), ("launch", "n0"))
+        step.job = str(int(step.job) + 1)
+
+
 if __name__ == "__main__":
     harness.main(globals())

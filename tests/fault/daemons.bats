@@ -319,13 +319,12 @@ SH
 
 @test "strangers on all of the hub's ports: a launch error that says so" {
     range=$(free_range 8)
-    export PLUME_HUB_PORTS=$range PLUME_LAUNCH_TIMEOUT=2
+    export PLUME_HUB_PORTS=$range
     with_strangers "$range"
     [ "$(wc -w <strangers)" = 9 ]
     rc_is guest 1
-    grep 'ports is free on this node: give another range in PLUME_HUB_PORTS' guest.err
-    grep 'found no hub on the step.s first node' guest.err
-    [ "$(grep -c '^plrun: ' guest.err)" = 3 ]
+    # At once, and to all nodes.
+    [ "$(grep -c '^plrun: .* ports is free on this node: give another range in PLUME_HUB_PORTS' guest.err)" = 3 ]
 }
 
 @test "bad ranges of hub ports are refused" {

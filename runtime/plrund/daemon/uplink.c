@@ -20,7 +20,8 @@
 #include <string.h>
 
 #define ADDRESSES_MAX 12
-#define PROBES_MAX (ADDRESSES_MAX * (PL_WALK_PORTS + 1))
+#define PORTS_MAX (PL_WALK_PORTS + 1 + PL_SPARE_PORTS)
+#define PROBES_MAX (ADDRESSES_MAX * PORTS_MAX)
 #define BANNER_MS 250      /* to connect and to get the banner; twice as long in each round ... */
 #define BANNER_MAX_MS 2000 /* ... up to this, for a slow network */
 #define AUTH_MS 2000       /* for the rest of the greeting, after the banner */
@@ -41,7 +42,7 @@ struct pl_uplink {
     size_t n_probes;
     struct sockaddr_storage addresses[ADDRESSES_MAX];
     size_t n_addresses;
-    uint16_t ports[PL_WALK_PORTS + 1];
+    uint16_t ports[PORTS_MAX];
     size_t n_ports;
     const char *unable; /* NULL = this node can serve the step */
     struct pl_versions versions;
@@ -147,6 +148,9 @@ static void on_names_due(uv_timer_t *timer)
 
     if (u->wire || u->asked_names)
         return;
+    /* A hub that had no port of its own is found there. Few steps search for so long. */
+    pl_hub_ports_spare(u->secret, &u->step->id, u->ports + u->n_ports);
+    u->n_ports += PL_SPARE_PORTS;
     u->asked_names = true;
     u->ask = pl_scontrol_run(u->loop, args, 10000, on_hostnames, u);
 }

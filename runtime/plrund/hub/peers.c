@@ -335,8 +335,40 @@ static int listen_at(struct pl_hub *hub, const char *at, const uint16_t derived[
     return r;
 }
 
-/* At PLUME_HUB_BIND. Where this node has no such address, at all: the other nodes would search for
- * a hub until their limit, and so they hear from this one why the step ends. */
+static int listen_spare(struct pl_hub *hub)
+{
+    uint16_t ports[PL_SPARE_PORTS];
+    int r = -EADDRINUSE;
+
+    pl_hub_ports_spare(hub->secret, &hub->step->id, ports);
+    for (size_t i = 0; r < 0 && i < PL_SPARE_PORTS; i++) {
+        r = pl_net_listen_alone(NULL, ports[i], &hub->listen_fd, NULL);
+        hub->port = ports[i];
+    }
+    return r;
+}
+
+/* PLUME_HUB_BIND. Loopback is another node's own, unless srun came from there: then all nodes of
+ * the step are this host. */
+static int bind_address(const struct pl_hub *hub, char *ret, size_t size, struct pl_error *err)
+{
+    const char *launch = hub->step->launch_addr;
+    int r = pl_hub_bind_address(ret, size, err);
+
+    if (r < 0 || hub->step->nnodes == 1 || !pl_net_is_loopback(ret) || !launch || !*launch ||
+        pl_net_is_loopback(launch))
+        return r;
+    r = pl_error_set(err, -EADDRNOTAVAIL,
+                     "PLUME_HUB_BIND: other nodes cannot reach '%s'; give the name of an interface "
+                     "that they can reach, or its address",
+                     ret);
+    *ret = '\0';
+    return r;
+}
+
+/* At PLUME_HUB_BIND. Where that is not possible, at all addresses, and where no port of the range
+ * is free, at a spare one: the other nodes would search for a hub until their limit, and so they
+ * hear from this one why the step ends. */
 int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
 {
     struct pl_error unable = {0};
@@ -346,7 +378,7 @@ int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
 
     if (r < 0)
         return r;
-    r = pl_hub_bind_address(own, sizeof(own), &unable);
+    r = bind_address(hub, own, sizeof(own), &unable);
     if (r == 0)
         r = listen_at(hub, own[0] ? own : NULL, ports);
     if (r == 0 && own[0])
@@ -356,17 +388,20 @@ int pl_hub_listen(struct pl_hub *hub, struct pl_error *err)
                        "PLUME_HUB_BIND: cannot listen at '%s'; give the name of an interface, or "
                        "its address",
                        own);
-    if (unable.code) {
-        hub->unable = pl_buf_dup_text(pl_error_text(&unable));
-        if (!hub->unable)
-            return pl_error_nomem(err);
+    if (unable.code)
         r = listen_at(hub, NULL, ports);
+    if (r < 0) {
+        if (!unable.code)
+            pl_error_set(&unable, r,
+                         "none of the hub's %d ports is free on this node: give another range in "
+                         "PLUME_HUB_PORTS",
+                         PL_WALK_PORTS);
+        r = listen_spare(hub);
     }
     if (r < 0)
-        return pl_error_set(err, r,
-                            "none of the hub's %d ports is free on this node: give another range "
-                            "in PLUME_HUB_PORTS",
-                            PL_WALK_PORTS);
+        return pl_error_set(err, r, "%s", pl_error_text(&unable));
+    if (unable.code && !(hub->unable = pl_buf_dup_text(pl_error_text(&unable))))
+        return pl_error_nomem(err);
     r = uv_poll_init(hub->loop, &hub->listener, hub->listen_fd);
     if (r < 0)
         return pl_error_set(err, r, "cannot watch a socket: %s", uv_strerror(r));
