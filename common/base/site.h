@@ -18,8 +18,8 @@ int pl_site_load(struct pl_error *err);
 /* The same of this file, which `owner` may own, too. For tests. */
 int pl_site_load_from(const char *path, uid_t owner, struct pl_error *err);
 
-/* Checks another of the site's files, whose lines run as whoever reads it. 0, also where there is
- * no such file; else as pl_site_load(). */
+/* Checks another file of the site. Its lines run with the rights of the user who reads it. Returns
+ * 0, also where there is no such file; else as pl_site_load(). */
 int pl_site_check_file(const char *path, struct pl_error *err);
 
 /* Bits that no new run folder has, by the file that was read; 0 without one. */

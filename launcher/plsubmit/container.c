@@ -115,8 +115,8 @@ int pl_container_check(struct pl_spec *spec, const char *program, struct pl_erro
         return pl_error_nomem(err);
     if (strncmp(image, "instance://", 11) == 0)
         return pl_error_set(err, -EINVAL,
-                            "--container: an instance has the folders of its start, and not the "
-                            "run folder: name the image");
+                            "--container: a running instance does not see the run folder: name "
+                            "its image");
     if (strstr(image, "://"))
         return warn_uri(spec) < 0 ? pl_error_nomem(err) : 0;
     return check_path(spec, err);

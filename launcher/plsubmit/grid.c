@@ -54,8 +54,9 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
         if (is_cut(s, len))
             return pl_error_set(
                 err, -EINVAL,
-                "axis '%s': a comma separates values inside brackets, too: write "
-                "V1,V2 without brackets, or quote each value that has them, \"[1,2]\"",
+                "axis '%s': brackets do not keep values together, and each comma begins "
+                "another value: write V1,V2 without brackets, or quote each value that has "
+                "brackets, \"[1,2]\"",
                 name);
         if (len == 0)
             return pl_error_set(
@@ -289,7 +290,7 @@ static int zip_with(struct pl_grid *grid, size_t leader, size_t axis, struct pl_
 
     if (a->n_values != b->n_values)
         return pl_error_set(err, -EINVAL,
-                            "axes that are zipped have one length: '%s' has %zu values, '%s' %zu",
+                            "zipped axes need equally many values: '%s' has %zu, '%s' has %zu",
                             a->name, a->n_values, b->name, b->n_values);
     b->leader = leader;
     return 0;

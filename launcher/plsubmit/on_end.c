@@ -179,7 +179,7 @@ int pl_on_end_submit(struct pl_run *run,
     if (!job)
         return pl_error_set(err,
                             pl_submit_is_no_answer(pl_buf_str(&line)) ? -EHOSTUNREACH : -EREMOTEIO,
-                            "the command of --on-end has no job: sbatch: %s", pl_buf_str(&line));
+                            "sbatch did not submit the job of --on-end: %s", pl_buf_str(&line));
     if (pl_buf_add(messages, pl_buf_str(&child.err), child.err.len) < 0)
         return pl_error_nomem(err);
     r = pl_run_end_record(run, job, err);

@@ -211,8 +211,8 @@ static int check_argument(const struct pl_snapshot *s, const char *word, struct 
     has = folder ? has_folder(s, path) : find_file(s, path) != NULL;
     if (word[0] == '/' && has)
         return pl_spec_warn(spec,
-                            "'%.300s' is the present file, not that of the snapshot: write its "
-                            "path relative to the current folder",
+                            "'%.300s' names the original file, not its copy in the snapshot: "
+                            "write its path relative to the current folder",
                             word) < 0
                    ? -ENOMEM
                    : 1;

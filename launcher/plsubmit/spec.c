@@ -227,7 +227,8 @@ static int set_change(void *ctx, const struct pl_option *o, const char *value, s
     struct pl_spec *spec = ctx;
 
     if (spec->change != PL_CHANGE_NONE)
-        return pl_error_set(err, -EINVAL, "a call makes one change of one sweep: omit the others");
+        return pl_error_set(err, -EINVAL,
+                            "one call makes one change of one sweep: omit the others");
     spec->change = (enum pl_change_kind)o->target.key;
     spec->changed = strdup(value);
     return spec->changed ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
@@ -242,7 +243,7 @@ set_job_file(void *ctx, const struct pl_option *o, const char *value, struct pl_
     if (!*value)
         return pl_error_set(err, -EINVAL, "the value is empty");
     if (*path)
-        return pl_error_set(err, -EINVAL, "a call takes one file: omit the others");
+        return pl_error_set(err, -EINVAL, "only one file can be given: omit the others");
     *path = strdup(value);
     return *path ? 0 : pl_error_nomem(err);
 }
@@ -294,7 +295,7 @@ static const struct pl_option options[] = {
     {"seed", 0, "S", NULL, "seed of --random [0]", KEY(PL_SPEC_SEED, pl_spec_check_seed)},
     {"trials", 0, "N", NULL, "only the first N trials of the grid",
      KEY(PL_SPEC_TRIALS, pl_spec_check_trials)},
-    {"repeat", 0, "K", NULL, "each trial K times: the last axis is seed=0,1,... up to K-1",
+    {"repeat", 0, "K", NULL, "run each trial K times: the last axis is seed=0,1,...,K-1",
      KEY(PL_SPEC_REPEAT, pl_spec_check_trials)},
     {"expand", 0, NULL, NULL, "print the trials, one JSON object a line, and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, expand)},
@@ -314,16 +315,16 @@ static const struct pl_option options[] = {
     {"requeue-on", 0, "CAUSE[:N],...", NULL,
      "start a trial again, up to N times, after preempt, timeout, node-fail, hang [3] or error [1]",
      KEY(PL_SPEC_REQUEUE_ON, pl_spec_check_requeue_on)},
-    {"max-requeues", 0, "N", NULL, "requeues of a trial after all causes together [20]",
+    {"max-requeues", 0, "N", NULL, "requeues of a trial, over all causes [20]",
      KEY(PL_SPEC_MAX_REQUEUES, pl_spec_check_max_requeues)},
     {"save-command", 0, "CMD", NULL,
      "run CMD in each rank's environment at --signal USR1@S and at SIGTERM, to save the state of a "
-     "program that does not",
+     "program that does not save it itself",
      KEY(PL_SPEC_SAVE_COMMAND, NULL)},
     {"save-grace", 0, "SECONDS", NULL, "time for --save-command [60]",
      KEY(PL_SPEC_SAVE_GRACE, pl_spec_check_save_grace)},
     {"on-hang", 0, "POLICY", NULL,
-     "once ranks that report steps make no progress: warn, kill or requeue [warn]",
+     "what to do when ranks that report steps make no more progress: warn, kill or requeue [warn]",
      KEY(PL_SPEC_ON_HANG, pl_spec_check_on_hang)},
     {"after", 0, "SWEEP[:ok|any]", NULL,
      "start when all trials of SWEEP are done (ok, the default) or have ended (any); repeatable",
@@ -332,14 +333,16 @@ static const struct pl_option options[] = {
      KEY(PL_SPEC_NODES, pl_spec_check_nodes)},
     {"gpus-per-node", 0, "[TYPE:]N", NULL, "GPUs on each node",
      KEY(PL_SPEC_GPUS_PER_NODE, pl_spec_check_gpus)},
-    {"gpus", 'G', "[TYPE:]N", NULL, "GPUs on all nodes", KEY(PL_SPEC_GPUS, pl_spec_check_gpus)},
+    {"gpus", 'G', "[TYPE:]N", NULL, "GPUs on all nodes together",
+     KEY(PL_SPEC_GPUS, pl_spec_check_gpus)},
     {"gpus-per-task", 0, "[TYPE:]N", NULL, "GPUs of each rank",
      KEY(PL_SPEC_GPUS_PER_TASK, pl_spec_check_gpus)},
     {"gres", 0, "LIST", NULL, "generic resources on each node, such as gpu:4",
      KEY(PL_SPEC_GRES, NULL)},
     {"ntasks-per-node", 0, "N", NULL, "ranks on each node [one per GPU, else 1]",
      KEY(PL_SPEC_NTASKS_PER_NODE, pl_spec_check_count)},
-    {"ntasks", 'n', "N", NULL, "ranks on all nodes", KEY(PL_SPEC_NTASKS, pl_spec_check_count)},
+    {"ntasks", 'n', "N", NULL, "ranks on all nodes together",
+     KEY(PL_SPEC_NTASKS, pl_spec_check_count)},
     {"cpus-per-task", 'c', "N", NULL, "CPUs of each rank",
      KEY(PL_SPEC_CPUS_PER_TASK, pl_spec_check_count)},
     {"cpus-per-gpu", 0, "N", NULL, "CPUs for each GPU",
@@ -423,17 +426,19 @@ static const struct pl_option options[] = {
     {"setup", 0, "CMD", NULL, "run CMD in the job script's shell before the trial starts",
      LIST(PL_SPEC_SETUP, NULL)},
     {"teardown", 0, "CMD", NULL,
-     "run CMD on the first node after the trial, however it ended; $1 is the exit code",
+     "run CMD on the first node after the trial, even if it failed; $1 is the exit code",
      LIST(PL_SPEC_TEARDOWN, NULL)},
     {"on-end", 0, "CMD", NULL,
-     "run CMD once when all trials have ended, however they did: in a small job of its own",
+     "run CMD once after all trials have ended, even if some failed; a small job of its own runs "
+     "it",
      KEY(PL_SPEC_ON_END, NULL)},
     {"env", 0, "NAME[=VALUE]", NULL,
-     "set an environment variable; without a value that of the present environment, which no file "
-     "of Plume gets",
+     "set an environment variable; NAME alone takes its present value, which Plume writes to no "
+     "file",
      LIST(PL_SPEC_ENV, pl_spec_check_env)},
     {"env-file", 0, "FILE", NULL,
-     "set the variables of lines NAME=VALUE, which each node reads; mode 0600",
+     "set variables from the lines NAME=VALUE of FILE, which each node reads; its mode must be "
+     "0600",
      LIST(PL_SPEC_ENV_FILE, NULL)},
     {"nccl-debug", 0, "LEVEL", NULL, "set NCCL_DEBUG: VERSION, WARN, INFO, ABORT or TRACE",
      KEY_BY(PL_SPEC_NCCL_DEBUG, set_nccl_debug)},
@@ -443,17 +448,17 @@ static const struct pl_option options[] = {
     {"dry-run", 0, NULL, "Submitting", "show script, command and trials; write and submit nothing",
      PL_OPTION_TRUE(struct pl_spec, dry_run)},
     {"check", 0, NULL, NULL,
-     "look whether Slurm would take and could start the trials, and at all else that can be known; "
-     "submit nothing; exit with 1 if something is wrong",
+     "check all that can be known before a submission, for example whether Slurm accepts the "
+     "trials "
+     "and can start them; submit nothing; exit with 1 if something is wrong",
      PL_OPTION_TRUE(struct pl_spec, check)},
     {"local", 0, "[J]", NULL,
      "run the trials on this machine, without Slurm, J at a time [as many as its GPUs allow, else "
      "1]",
      KEY_BY(PL_SPEC_LOCAL, set_local)},
     {"snapshot", 0, "[untracked]", NULL,
-     "run the trials in a copy of the git repository's tracked files, with uncommitted changes; or "
-     "of "
-     "untracked files, too, that are not ignored",
+     "run the trials in a copy of the git repository's tracked files, with uncommitted changes; "
+     "=untracked also copies untracked files that git does not ignore",
      KEY_BY(PL_SPEC_SNAPSHOT, set_snapshot)},
     {"snapshot-max", 0, "SIZE", NULL, "the largest snapshot [100M]",
      KEY(PL_SPEC_SNAPSHOT_MAX, pl_spec_check_mem)},

@@ -158,8 +158,8 @@ int pl_spec_check_signal(const char *value, struct pl_error *err)
 
     if (value[len] == ':' && memchr(value, 'B', len))
         return pl_error_set(err, -EINVAL,
-                            "'%s' signals the job script, which would end: the ranks get %s", value,
-                            value + len + 1);
+                            "'%s' would end the job script; write %s, which signals the ranks",
+                            value, value + len + 1);
     return 0;
 }
 

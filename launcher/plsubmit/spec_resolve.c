@@ -50,9 +50,10 @@ static int add_seeds(struct pl_spec *spec, int64_t n, struct pl_error *err)
 
     for (size_t i = 0; i < spec->grid.n_axes; i++)
         if (strcmp(spec->grid.axes[i].name, "seed") == 0)
-            return pl_error_set(err, -EINVAL,
-                                "option '--repeat' makes an axis 'seed', which '--grid' has, too: "
-                                "omit one of them");
+            return pl_error_set(
+                err, -EINVAL,
+                "options '--repeat' and '--grid' both make an axis 'seed': omit one "
+                "of them");
     for (int64_t i = 0; i < n && r == 0; i++)
         r = pl_buf_addf(&axis, "%s%lld", i ? "," : "", (long long)i);
     return r < 0 ? pl_error_nomem(err) : pl_grid_add(&spec->grid, pl_buf_str(&axis), err);
@@ -166,8 +167,8 @@ static int check_axes(struct pl_spec *spec, const char *program, struct pl_error
     if (r == 0 && wrong &&
         pl_spec_warn(spec,
                      strchr(wrong, '{')
-                         ? "there is no axis for '%.200s', and the program gets it as it is: "
-                           "--grid NAME=V1,V2 makes one"
+                         ? "no axis replaces '%.200s', so the program gets this text: "
+                           "--grid NAME=V1,V2 makes an axis"
                          : "'%.200s' after the program's name is an argument of the program: write "
                            "plsubmit's options before it",
                      wrong) < 0)
@@ -393,7 +394,7 @@ static int warn_max_fail(struct pl_spec *spec)
     if (n < 2 || value->origin < PL_ORIGIN_JOB_FILE ||
         pl_run_parse_max_fail(value->text, n, &most, NULL) < 0 || most < n)
         return 0;
-    return pl_spec_warn(spec, "--max-fail %s: the sweep has %u trials, so that nothing stops it",
+    return pl_spec_warn(spec, "--max-fail %s never stops this sweep, which has only %u trials",
                         value->text, n);
 }
 
@@ -439,8 +440,9 @@ int pl_spec_resolve(struct pl_spec *spec,
     }
     r = check_requeue(spec, err);
     if (r == 0 && spec->values[PL_SPEC_MAIL].text && spec->values[PL_SPEC_MAIL_TYPE].text)
-        r = pl_error_set(err, -EINVAL,
-                         "--mail is of each trial, --mail-type of the array: omit one of them");
+        r = pl_error_set(
+            err, -EINVAL,
+            "--mail sends mails about each trial, --mail-type about the array: omit one of them");
     if (r == 0)
         r = check_output(spec, err);
     if (r < 0)

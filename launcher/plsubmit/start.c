@@ -83,8 +83,7 @@ static int add_module_options(const struct pl_spec *spec,
             continue;
         if (option_of(words, name))
             return pl_error_set(err, -EINVAL,
-                                "--%s is an option of plsubmit and of pltrain here: "
-                                "omit one of them",
+                                "--%s is given twice, to plsubmit and to pltrain: omit one of them",
                                 name);
         word = pl_strf("--%s=%s", name, text(spec, keys[i]));
         r = word ? pl_strv_append(list, word) : -ENOMEM;

@@ -126,8 +126,8 @@ static int decide(const struct pl_requeue_rule *rule,
         return pl_error_set(err, -ECANCELED, "--max-requeues allows %u", rule->total);
     if (stands_still(json_object_get(history, "last"), now))
         return pl_error_set(err, -ECANCELED,
-                            "two attempts ended alike (%s) without a higher step or a newer "
-                            "checkpoint",
+                            "two attempts in a row ended alike (%s), the second without a higher "
+                            "step or a newer checkpoint",
                             name);
     return 0;
 }

@@ -20,8 +20,8 @@ static int check_evaluation(const struct pl_train_options *t, struct pl_error *e
         return 0;
     if (t->resume || t->checkpoint_dir)
         return pl_error_set(err, -EINVAL,
-                            "option '%s' saves nothing and continues nothing: name a checkpoint by "
-                            "'--weights', without '%s'",
+                            "option '%s' writes no checkpoint and resumes no run: name the "
+                            "checkpoint by '--weights', and omit '%s'",
                             names[t->run], t->resume ? "--resume" : "--checkpoint-dir");
     if (!t->weights)
         return pl_error_set(err, -EINVAL, "option '%s' needs '--weights FILE'", names[t->run]);
@@ -208,8 +208,7 @@ int pl_pltrain_global_batch(const struct pl_pltrain *p,
         return 0;
     if (p->train.n_accumulate_from)
         return pl_error_set(err, -EINVAL,
-                            "options '--global-batch' and '--accumulate' with other numbers from "
-                            "an epoch on disagree");
+                            "option '--global-batch' needs the same '--accumulate' in all epochs");
     parts = groups * p->train.devices;
     if (n % parts)
         return pl_error_set(err, -EINVAL,

@@ -238,7 +238,7 @@ def test_refusals():
             (("--strict", "--snapshot", "sh", "-x=new.sh"), "'new.sh' is not in the snapshot"),
             (("--strict", "--snapshot", "sh", "./.git/"), "'./.git/' is not in the snapshot"),
             (("--strict", "--snapshot", "sh", os.path.join(os.path.realpath(repo), "train.sh")),
-             "is the present file, not that of the snapshot")]:
+             "names the original file, not its copy in the snapshot")]:
         _, err = submit(repo, *args, code=2)
         assert words in err, (args, err)
     _, err = submit(TOP.name, "--snapshot", "true", code=2)

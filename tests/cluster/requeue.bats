@@ -68,7 +68,7 @@ TXT
     wait_for 60 is hangs 'done' 2
     [[ $(<"$(run_of hangs)/trial-0000/attempt-1/rank-0.out") == '1 hang '* ]]
     [ -s "$(run_of hangs)/trial-0000/attempt-0/hang-rank-0.txt" ]
-    [[ $(result still not_requeued) == 'two attempts ended alike (error) without'* ]]
+    [[ $(result still not_requeued) == 'two attempts in a row ended alike (error), the second without'* ]]
     [ "$(result saves not_requeued)" = '--requeue-on allows 1 requeue after the cause error' ]
     [ "$(result never not_requeued)" = '--requeue-on does not have the cause error' ]
     is never failed 1

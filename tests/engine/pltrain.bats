@@ -170,7 +170,7 @@ bits() {
     says 1 "a multiple of 2 can, such as 10" --global-batch 9 --accumulate 2 mlp
     says 1 "but batch_size is 8" --global-batch 9 --hparam batch_size=8 mlp
     says 1 "must be in [1, 65536]" --global-batch 65537 mlp
-    says 1 "from an epoch on disagree" --global-batch 16 --accumulate 1,2:2 mlp
+    says 1 "needs the same '--accumulate' in all epochs" --global-batch 16 --accumulate 1,2:2 mlp
     says 2 "--global-batch" --global-batch 0 mlp
     # The same samples make the same steps, whoever computes them: a sum in another order.
     loss() { pltrain --global-batch 64 --max-steps 10 "$@" mlp | sed -n 's/^test_loss //p'; }

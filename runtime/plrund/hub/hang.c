@@ -82,13 +82,13 @@ static void say_suspected(struct pl_hub_hang *h, const struct pl_stall_verdict *
         n += in_question(h, i);
     if (h->all)
         pl_log_warn("run",
-                    "no rank makes progress for %.0f s, and none differs from the others "
+                    "no rank has made progress for %.0f s, and none differs from the others "
                     "(plstat show)",
                     h->for_s);
     else
         pl_log_warn("run",
-                    "rank %u on %s is behind for %.0f s%s%s%s; %u of %u ranks are, the "
-                    "others wait (plstat show)",
+                    "rank %u on %s has been behind for %.0f s%s%s%s; %u of %u ranks are "
+                    "behind, the others wait (plstat show)",
                     rank, node_of(h->hub, rank), h->for_s, v->seen ? "" : " (inferred)",
                     h->doing[rank][0] ? ", " : "", h->doing[rank], n, h->stall.n);
 }
