@@ -50,7 +50,7 @@ class Tree:
         files = [os.path.relpath(f, self.build)
                  for row in self.tests[test] for t in row["depends"] for f in self.files[t]]
         suites = {s.split(":")[-1] for row in self.tests[test] for s in row["suite"]}
-        if suites & {"cli", "daemon", "cluster", "fault"}:
+        if suites & {"cli", "daemon", "cluster", "fault", "lint"}:
             files.append("tools")
         done = run("ninja", "-C", "build", *files, cwd=self.src)
         return done.stdout if done.returncode else None

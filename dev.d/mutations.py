@@ -56,6 +56,45 @@ MUTATIONS = [
     place("runtime/engine/checkpoint/ckpt_writer.c", "if (link(job->path, temp) == 0 && pl_checkpoint_place(temp, job->also, NULL) == 0) {", "if (link(job->path, temp) == 0) {", "engine_checkpoint"),
     place("runtime/engine/ops/op_shape.c", "if (x->shape[d] == 1)", "if (x->shape[d] == 0)", "engine_views"),
     place("runtime/pltrain/spawn_local.c", "128 + WTERMSIG(status);", "WTERMSIG(status);", "pltrain.bats"),
+    # defences of SECURITY.md, by its numbers
+    # S4
+    place("common/proto/protocol.c", "head[0] = from_server ? 'S' : 'C';", "head[0] = 'C';", "protocol"),
+    place("common/proto/protocol.c", "head[1 + i] = (unsigned char)(counter >> (56 - 8 * i));", "head[1 + i] = 0;", "protocol"),
+    place("common/proto/protocol.c", "crypto_generichash_update(&h, client_nonce, PL_NONCE_SIZE);", "", "protocol"),
+    place("common/proto/protocol.c", "crypto_generichash_update(&h, server_nonce, PL_NONCE_SIZE);\n    crypto_generichash_update(&h, client",
+          "crypto_generichash_update(&h, client", "protocol"),
+    place("common/proto/protocol.c", 'return pl_error_set(err, r, "a line of the peer was changed on its way");', "return 0;", "daemon-encrypt"),
+    # S5
+    place("common/proto/protocol.c", "sodium_memcmp(banner->tag, want, sizeof(want) - 1) == 0", "sodium_memcmp(banner->tag, want, 2) == 0", "protocol"),
+    # S6
+    place("common/proto/protocol.c", "#include <sodium.h>", "#include <sodium.h>\n#if 0\n#include <munge.h>\n#endif", "layers"),
+    place("meson.build", "plrund = executable('plrund', plrund_main, ", "plrund = executable('plrund', plrund_main, link_args: ['-Wl,--no-as-needed', '-l:libmunge.so.2'], ", "layers"),
+    # S9
+    place("common/base/trace.c", 'quote ? p + 1 : "?", quote ? (size_t)(quote - p - 1) : 1, ', "line, len, ", "daemon-rank"),
+    # S11
+    place("common/base/term.c", "< 0 || !pl_utf8_hidden(c)))", "< 0 || c > 0x9f))", "term"),
+    place("common/base/log.c", "} else if (pl_utf8_hidden(c)) {", "} else if (c < 0x20) {", "log"),
+    # S13
+    place("launcher/plsubmit/script.c", '"0123456789_.,:/+@%=*[]-")]', '"0123456789_.,:/+@%=*[]-$;")]', "script"),
+    place("launcher/plsubmit/script.c", "        if (*s == '\\n')\n            r = -EINVAL;\n        else\n", "", "script"),
+    # S14
+    place("common/run/run_trial.c", "r = value ? pl_buf_adds(&out, value) : -EINVAL;", "r = value ? pl_buf_addf(&out, value) : -EINVAL;", "plsubmit.bats"),
+    # S16
+    place("spank_plugin/conf.c", "#include <string.h>", "#include <string.h>\n#if 0\n#include <jansson.h>\n#endif", "layers"),
+    place("spank_plugin/spank_plume.map", "    local:\n        *;\n", "", "spank.bats"),
+    place("common/base/metric_rule.c", "        m->too_deep = true;\n", "        ;\n", "metric_rule"),
+    # S19
+    place("common/proto/json.c", "json_set_alloc_funcs(allocate, free);", "json_set_alloc_funcs(allocate, free);\n    json_object_seed(1);", "json"),
+    # S21
+    place("common/base/parse.c", "if (__builtin_mul_overflow(v, 10, &v) ||\n            __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))",
+          "if ((v = v * 10 + (uint64_t)(*s - '0')) == 0 && false)", "parse"),
+    place("common/base/buf.c", "if (__builtin_add_overflow(buf->len, extra, &need) || need > SIZE_MAX / 2)", "if ((need = buf->len + extra) == 0 && false)", "buf"),
+    place("runtime/engine/device/tensor.c", "if (__builtin_mul_overflow(count, shape[i], &count) || count > SIZE_MAX / 16)", "if ((count *= shape[i]) > SIZE_MAX / 16)", "engine_device"),
+    place("common/proto/protocol.c", "return pl_sealed_line_size(PL_FRAME_MAX - MAC_HEX - 2);", "return pl_sealed_line_size(2 * PL_FRAME_MAX);", "protocol"),
+    # S24
+    place("launcher/slurm/slurm_compat.c", "slurm_load_job_user(&msg, (uint32_t)uid, SHOW_ALL)", "slurm_load_jobs((time_t)0, &msg, SHOW_ALL)", "hostile.bats"),
+    # S25
+    place("runtime/plrund/hub/hub.c", "return rank >= 0 && rank < hub->step->ntasks;", "return rank >= 0;", "daemon-clients"),
     # the job script
     place("launcher/plsubmit/script.c", "srun --kill-on-bad-exit=0 ", "srun ", "golden"),
 ]

@@ -31,11 +31,11 @@ needs() {
     done < <(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 }
 
-needs plrun '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
-needs plrund '!libslurm*|libcuda*|libnccl*|libmpi*|libdnnl*'
-needs pltrain '!libslurm*|libjansson*|libuv*|libcu*|libnccl*|libmpi*|libstdc++*'
-needs plsubmit '!libuv*|libcuda*|libnccl*|libmpi*'
-needs plstat '!libuv*|libcuda*|libnccl*|libmpi*'
+needs plrun '!libslurm*|libmunge*|libcuda*|libnccl*|libmpi*|libdnnl*'
+needs plrund '!libslurm*|libmunge*|libcuda*|libnccl*|libmpi*|libdnnl*'
+needs pltrain '!libslurm*|libmunge*|libjansson*|libuv*|libcu*|libnccl*|libmpi*|libstdc++*'
+needs plsubmit '!libuv*|libmunge*|libcuda*|libnccl*|libmpi*'
+needs plstat '!libuv*|libmunge*|libcuda*|libnccl*|libmpi*'
 needs plume-cuda.so '!libcu*|libnccl*|libnv*'
 needs spank_plume.so 'libc.so.*|ld-linux*'
 lint_done

@@ -384,6 +384,48 @@ static void test_next_hello_replayed(void **state)
     pl_session_finish(&again);
 }
 
+/* All that a hub said in an earlier session, to a client of the same run and key: the client's own
+ * nonce is another one. */
+static void test_next_hub_replayed(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf said = {0};
+    struct pl_session s, c, later;
+
+    serve(&s);
+    connect_as(&c, &id, secret);
+    pl_buf_add(&said, s.out.data, s.out.len);
+    carry(&s, &c);
+    assert_null(next(&c));
+    carry(&c, &s);
+    json_decref(next(&s));
+    say(&s, "do this");
+    pl_buf_add(&said, s.out.data, s.out.len);
+
+    connect_as(&later, &id, secret);
+    assert_int_equal(pl_session_feed(&later, said.data, said.len), 0);
+    assert_dead(&later, -EACCES);
+    finish(&s, &c);
+    pl_session_finish(&later);
+}
+
+/* The tag of a banner that differs in its last digit only. */
+static void test_next_tag_begins_alike(void **state)
+{
+    struct pl_session s, c;
+    char *tag;
+
+    serve(&s);
+    connect_as(&c, &id, secret);
+    tag = strstr(pl_buf_str(&s.out), "\"tag\":\"");
+    assert_non_null(tag);
+    tag += 7 + strspn(tag + 7, "0123456789abcdef") - 1;
+    *tag = *tag == '0' ? '1' : '0';
+    carry(&s, &c);
+    assert_dead(&c, -ESTALE);
+    assert_int_equal(c.out.len, 0);
+    finish(&s, &c);
+}
+
 /* Frames with right digits around text that breaks a limit. */
 static void signed_text(struct pl_session *from, const char *body)
 {
@@ -856,6 +898,8 @@ int main(void)
         cmocka_unit_test(test_next_reflected),
         cmocka_unit_test(test_next_other_session),
         cmocka_unit_test(test_next_hello_replayed),
+        cmocka_unit_test(test_next_hub_replayed),
+        cmocka_unit_test(test_next_tag_begins_alike),
         cmocka_unit_test(test_next_signed_nonsense),
         cmocka_unit_test(test_next_signed_depth_limit),
         cmocka_unit_test(test_next_line_limits),

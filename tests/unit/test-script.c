@@ -2,6 +2,7 @@
 #include "common/base/child.h"
 #include "launcher/plsubmit/script.h"
 
+#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -75,6 +76,13 @@ static void test_directive_ok(void **state)
     assert_false(pl_script_directive_ok("--comment=a#b"));
     assert_false(pl_script_directive_ok("--comment=a\\b"));
     assert_false(pl_script_directive_ok("--comment=\xc3\xa9"));
+    /* Of ASCII, no character that a shell or sbatch reads as more than itself. */
+    for (char c = 1; c > 0 && c < 127; c++) {
+        const char word[] = {'-', '-', 'x', '=', c, '\0'};
+
+        assert_int_equal(pl_script_directive_ok(word),
+                         isalnum((unsigned char)c) || strchr("_.,:/+@%=*[]-", c));
+    }
 }
 
 static const char *const args[] = {"--nodes=2", "--job-name=my job", NULL};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The CPU as a device, and mapping. */
 #include "runtime/engine/device/device.h"
+#include "runtime/engine/device/tensor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,11 +131,31 @@ static void test_map_elsewhere(void **state)
     assert_null(map.data);
 }
 
+/* Among them products that are small again after an overflow. */
+static void test_shape_count_overflow(void **state)
+{
+    const size_t half = SIZE_MAX / 2 + 1, root = (size_t)1 << 32;
+    size_t count = 7;
+
+    assert_int_equal(pl_shape_count(3, (size_t[]){2, 3, 4}, &count), 0);
+    assert_int_equal(count, 24);
+    assert_int_equal(pl_shape_count(2, (size_t[]){half, 2}, &count), -ERANGE);
+    assert_int_equal(pl_shape_count(2, (size_t[]){root, root}, &count), -ERANGE);
+    assert_int_equal(pl_shape_count(3, (size_t[]){3, half / 3 * 2 + 1, 6}, &count), -ERANGE);
+    assert_int_equal(pl_shape_count(2, (size_t[]){SIZE_MAX / 16, 2}, &count), -ERANGE);
+    assert_int_equal(pl_shape_count(PLUME_RANK_MAX + 1, (size_t[PLUME_RANK_MAX + 1]){1}, &count),
+                     -ERANGE);
+    assert_int_equal(count, 24);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cpu_memory),    cmocka_unit_test(test_cpu_out_of_memory),
-        cmocka_unit_test(test_cpu_open),      cmocka_unit_test(test_map_cpu),
+        cmocka_unit_test(test_shape_count_overflow),
+        cmocka_unit_test(test_cpu_memory),
+        cmocka_unit_test(test_cpu_out_of_memory),
+        cmocka_unit_test(test_cpu_open),
+        cmocka_unit_test(test_map_cpu),
         cmocka_unit_test(test_map_elsewhere),
     };
 
