@@ -6,7 +6,7 @@ bats_require_minimum_version 1.5.0
 load gpu
 
 @test "a step that is replayed gives the bits of one that is not" {
-    local -a cnn=(cnn --batch_size 8 --dropout 0.3 --batchnorm 1) gpt=("${GPT[@]}" --dropout 0.2)
+    local -a cnn=(cnn --batch_size 4 --dropout 0.3 --batchnorm 1) gpt=("${GPT[@]}" --dropout 0.2)
     local -a run=(--gpus 1 --max-steps 8 --limit-val-batches 4 --limit-test-batches 4)
     # Training forward and backward, validation, test.
     replayed 4 "${run[@]}" mlp
@@ -16,7 +16,7 @@ load gpu
         replayed 4 "${run[@]}" $how "${gpt[@]}"
     done
     # The first of three batches writes its gradients, the others add.
-    replayed 5 "${run[@]}" --accumulate 3 "${cnn[@]}"
+    replayed 5 "${run[@]}" --max-steps 4 --accumulate 3 "${cnn[@]}"
     # A captured step is the same as the last step of a run without graphs.
     replayed 4 "${run[@]}" --max-steps 3 "${cnn[@]}"
     grep -q "captured ops 0 to 9 forward, replayed from now on" on.err
@@ -39,7 +39,7 @@ load gpu
 
 @test "graphs leave out where ranks meet" {
     local -a run=(--accelerator gpu --max-steps 6 --limit-val-batches 1 --limit-test-batches 1)
-    local -a cnn=(cnn --batch_size 8 --dropout 0.3 --batchnorm 1)
+    local -a cnn=(cnn --batch_size 4 --dropout 0.3 --batchnorm 1)
     replayed 4 "${run[@]}" --processes 2 "${cnn[@]}"
     replayed 4 "${run[@]}" --processes 2 --strategy horovod "${cnn[@]}"
     replayed 4 "${run[@]}" --processes 2 --sync-batchnorm "${cnn[@]}"
@@ -50,7 +50,7 @@ load gpu
 @test "where a step cannot be captured it runs plainly" {
     local -a run=(--gpus 1 --max-steps 6 --limit-val-batches 1 --limit-test-batches 1)
     for n in 0 1; do
-        PLUME_EMULATED_GRAPHS=$n replayed $n "${run[@]}" cnn --batch_size 8 --dropout 0.3
+        PLUME_EMULATED_GRAPHS=$n replayed $n "${run[@]}" cnn --batch_size 4 --dropout 0.3
         [ "$(grep -c 'no graphs of this plan: there are enough' on.err)" -eq 1 ]
     done
     # Times of single ops are asked for.

@@ -24,9 +24,9 @@ static const unsigned layouts[][2] = {
 };
 
 /* A thread sanitizer, which makes all ten times slower, sees the threads of one process: one layout
- * in three. */
+ * in five, without the largest. */
 #ifdef __SANITIZE_THREAD__
-#define LAYOUT_STEP 3
+#define LAYOUT_STEP 5
 #else
 #define LAYOUT_STEP 1
 #endif
@@ -448,7 +448,7 @@ static void test_lost_rank_is_named(void **state)
     };
     struct death *death = ranks_shared(sizeof(*death));
 
-    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+    for (size_t i = 0; i < PL_COUNT(cases); i += LAYOUT_STEP) {
         for (size_t count = 100; count <= 40000; count *= 400) { /* doubling, ring */
             *death = (struct death){.victim = cases[i][2], .count = count};
             ranks_run(cases[i][0], cases[i][1], one_dies, death, 1u << cases[i][2]);

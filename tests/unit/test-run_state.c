@@ -299,7 +299,7 @@ static void test_replay_equals_snapshot(void **state)
 
     seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL) * 1000003 + 1;
     print_message("# PLUME_TEST_SEED=%llu\n", (unsigned long long)seed);
-    for (int round = 0; round < 3000; round++) {
+    for (int round = 0; round < 600; round++) {
         struct pl_buf files[2] = {{0}, {0}};
         json_t *doc = pl_run_state_new(), *again = NULL, *e;
         struct pl_error err = {0};

@@ -129,14 +129,19 @@ static void test_row_with_bad_name(void **state)
 
 static void test_row_past_the_columns(void **state)
 {
+    static const double zeros[PL_CSV_COLUMNS_MAX];
     struct pl_metrics_csv *csv = open_it();
-    char name[16];
+    const char *names[PL_CSV_COLUMNS_MAX];
+    char text[PL_CSV_COLUMNS_MAX][8];
 
     (void)state;
     for (int i = 0; i < PL_CSV_COLUMNS_MAX; i++) {
-        snprintf(name, sizeof(name), "m%d", i);
-        assert_int_equal(row(csv, i, name, i), 0);
+        snprintf(text[i], sizeof(text[i]), "m%d", i);
+        names[i] = text[i];
     }
+    /* All but the last one at once: each call with new columns writes the file again. */
+    assert_int_equal(pl_metrics_csv_row(csv, 0, names, zeros, PL_CSV_COLUMNS_MAX - 1, NULL), 0);
+    assert_int_equal(row(csv, 1, names[PL_CSV_COLUMNS_MAX - 1], 1), 0);
     assert_int_equal(row(csv, 1, "more", 1), -E2BIG);
     assert_int_equal(row(csv, 1, "m7", 1), 0);
     pl_metrics_csv_close(csv);
