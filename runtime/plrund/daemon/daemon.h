@@ -149,15 +149,17 @@ void pl_daemon_release(struct pl_daemon *d);
  */
 void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text);
 
-/* Ends the running ranks: SIGTERM now, SIGKILL after grace_ms. */
-void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
-
 /* A rank, a connection or a stream has ended: from the loop, the daemon finds out if it may leave.
  */
 static inline void pl_daemon_changed(struct pl_daemon *d)
 {
     uv_async_send(&d->changed);
 }
+
+/* daemon_end.c: ends the running ranks: SIGTERM now, SIGKILL after grace_ms. The caller looks whether
+ * the daemon may leave. on_grace_over: of d->grace. */
+void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
+void pl_daemon_on_grace_over(void *ctx);
 
 /* daemon_conn.c: the rank socket, and lines in. */
 int pl_daemon_listen(struct pl_daemon *d, struct pl_error *err);

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* The end of a node's ranks by order: SIGTERM, and SIGKILL after the grace. */
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/base/process.h"
+#include "common/proto/messages.h"
+#include "runtime/plrund/daemon/daemon.h"
+
+#include <signal.h>
+#include <string.h>
+
+#define GUARD_MS 3000 /* for a guard to end its rank, which takes it milliseconds */
+
+/* SIGKILL has not ended it: it waits in the kernel, or its control group is frozen. Nobody can do
+ * more, and its node needs a look. */
+static void tell_unkillable(struct pl_rank *rank)
+{
+    _cleanup_free_ char *text = NULL;
+    struct pl_process_stat stat;
+
+    if (rank->unkillable || !rank->running || rank->ended ||
+        pl_process_stat(rank->pid, &stat) < 0 || stat.state == 'Z' || stat.state == 'X')
+        return;
+    rank->unkillable = true;
+    pl_log_error("child", "rank %u: SIGKILL does not end process %d, which is in state %c",
+                 rank->rank, (int)rank->pid, stat.state);
+    text = pl_strf("process %d, state %c", (int)rank->pid, stat.state);
+    if (text)
+        pl_uplink_send(rank->daemon->uplink,
+                       &(struct pl_msg){.type = PL_MSG_NODE_FACT,
+                                        .node_fact = {"unkillable", text, rank->rank}});
+}
+
+void pl_daemon_on_grace_over(void *ctx)
+{
+    struct pl_daemon *d = ctx;
+
+    for (unsigned i = 0; i < d->n_present; i++) {
+        struct pl_rank *rank = &d->ranks[i];
+
+        if (d->grace_over)
+            tell_unkillable(rank);
+        /* A guard that was told so and has done nothing is stopped, or it hangs. The kernel ends
+         * its rank with it. */
+        if (d->grace_over && rank->guarded && !rank->ended)
+            pl_process_kill(&rank->guard);
+        pl_rank_signal(rank, SIGKILL);
+    }
+    d->grace_over = true;
+    pl_limit_start(&d->grace, GUARD_MS);
+}
+
+void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
+{
+    if (d->teardown)
+        return;
+    d->teardown = true;
+    if (!d->refusal)
+        d->refusal = strdup("another rank failed first");
+    pl_daemon_refuse_all(d);
+    for (unsigned i = 0; i < d->n_present; i++)
+        pl_rank_signal(&d->ranks[i], SIGTERM);
+    pl_limit_start(&d->grace, grace_ms);
+}
