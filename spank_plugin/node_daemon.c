@@ -478,6 +478,9 @@ int pl_node_daemon_settle(struct pl_node_daemon *daemon, unsigned timeout_ms)
     if (daemon->control < 0)
         return 0;
     shutdown(daemon->control, SHUT_WR);
+    /* One that is stopped would never tell how the tasks ended, and a step whose tasks all did well
+     * would be a failed one. Whoever stopped it has no task left here. */
+    pl_process_signal(&daemon->process, SIGCONT);
     daemon->end = wait_end(daemon->control, limit_ns);
     return PL_MIN(daemon->end, 0);
 }

@@ -61,9 +61,9 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
 void pl_node_daemon_spawned(struct pl_node_daemon *daemon, unsigned rank, pid_t pid);
 void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int status);
 
-/* After the last task's end: says goodbye, and waits at most timeout_ms until the daemon has
- * written what follows and closed its socket, or says that it is busy. 0, also where there is none;
- * -ETIMEDOUT. */
+/* After the last task's end: says goodbye, has a stopped daemon go on, and waits at most timeout_ms
+ * until the daemon has written what follows and closed its socket, or says that it is busy. 0, also
+ * where there is none; -ETIMEDOUT. */
 int pl_node_daemon_settle(struct pl_node_daemon *daemon, unsigned timeout_ms);
 
 /* Says goodbye, waits at most timeout_ms for its end, then kills it; but leaves it alone where it

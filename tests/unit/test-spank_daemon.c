@@ -226,6 +226,34 @@ static void test_settle_then_stop(void **state)
     wait_gone(pid_in_output());
 }
 
+static char state_of(pid_t pid)
+{
+    struct pl_process_stat stat = {0};
+
+    return pl_process_stat(pid, &stat) < 0 ? 'X' : stat.state;
+}
+
+/* A rank has stopped it: it still hears how the tasks ended, and tells. */
+static void test_settle_goes_on(void **state)
+{
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+    _cleanup_free_ char *text = NULL;
+    pid_t pid;
+
+    write_program("echo '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\n"
+                  "echo $$ >$OUT; kill -STOP $$; cat <&3 >$OUT");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    pid = pid_in_output();
+    while (state_of(pid) != 'T')
+        poll(NULL, 0, 5);
+    pl_node_daemon_exited(&daemon, 1, 0);
+    assert_int_equal(pl_node_daemon_settle(&daemon, 20000), 0);
+    text = text_of(output);
+    assert_string_equal(text, "{\"type\":\"exited\",\"rank\":1,\"status\":0}\n");
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+}
+
 /* A daemon that only closes its socket has not ended. */
 static void test_stop_closed_socket_is_no_end(void **state)
 {
@@ -709,6 +737,7 @@ int main(void)
         cmocka_unit_test(test_stop_stubborn_is_killed),
         cmocka_unit_test(test_stop_ignores_chatter),
         cmocka_unit_test(test_settle_then_stop),
+        cmocka_unit_test(test_settle_goes_on),
         cmocka_unit_test(test_stop_closed_socket_is_no_end),
         cmocka_unit_test(test_stop_without_pidfd),
         cmocka_unit_test(test_process_pid_reused),
