@@ -19,18 +19,23 @@
 
 #define PAUSE_NS 10000000
 
+/* The start of a file of /proc. False: it cannot be read. */
+static bool read_proc(const char *path, char *ret, size_t size)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
+
+    ret[PL_MAX(n, (ssize_t)0)] = '\0';
+    return n > 0;
+}
+
 int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
 {
     char path[32], text[1024], *name, *p;
-    _cleanup_close_ int fd = -EBADF;
-    ssize_t n;
 
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-    if (n <= 0)
+    if (!read_proc(path, text, sizeof(text)))
         return -ESRCH;
-    text[n] = '\0';
     name = strchr(text, '(');
     p = strrchr(text, ')'); /* ends field 2, the name, which may hold anything */
     if (!name || !p)
@@ -49,6 +54,41 @@ int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
             ret->start = strtoull(p + 1, NULL, 10);
     }
     return ret->start ? 0 : -ESRCH;
+}
+
+/* The value of a line "NAME:\tVALUE" of /proc, in this base; fallback where there is none. */
+static unsigned long long
+proc_value(const char *text, const char *name, int base, unsigned long long fallback)
+{
+    const char *line = strstr(text, name);
+
+    return line ? strtoull(line + strlen(name), NULL, base) : fallback;
+}
+
+bool pl_process_may_survive(pid_t pid, int sig)
+{
+    static const char *const sets[] = {"\nSigBlk:", "\nSigIgn:", "\nSigCgt:"};
+    unsigned long long mask = 0;
+    char path[32], text[4096];
+
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    if (!read_proc(path, text, sizeof(text)))
+        return true;
+    for (size_t i = 0; i < PL_COUNT(sets); i++)
+        mask |= proc_value(text, sets[i], 16, ~0ull);
+    return mask >> (sig - 1) & 1;
+}
+
+pid_t pl_process_of_pidfd(int pidfd)
+{
+    char path[40], text[512];
+    long long pid;
+
+    snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
+    if (!read_proc(path, text, sizeof(text)))
+        return 0;
+    pid = (long long)proc_value(text, "\nPid:", 10, 0);
+    return pid > 0 ? (pid_t)pid : 0;
 }
 
 /* Start time of a process; 0 if it has ended (also where nobody has reaped it) or cannot be seen.

@@ -31,6 +31,15 @@ struct pl_process_stat {
 /* Reads /proc/PID/stat (proc(5)). 0, -ESRCH (it is gone, or cannot be seen). */
 int pl_process_stat(pid_t pid, struct pl_process_stat *ret);
 
+/* False only if this signal ends the process for certain: it has its default action, and the
+ * process does not block it. Of a process that has ended and is not reaped: whether that was so at
+ * its end.
+ */
+bool pl_process_may_survive(pid_t pid, int sig);
+
+/* The pid of a process by its descriptor (pidfd); 0: it has ended, or cannot be seen. */
+pid_t pl_process_of_pidfd(int pidfd);
+
 /* Takes a handle on a process that cannot end before this returns. */
 void pl_process_open(struct pl_process *process, pid_t pid);
 void pl_process_close(struct pl_process *process);

@@ -171,7 +171,7 @@ static const struct message table[PL_MSG_N_TYPES] = {
     [PL_MSG_HUB_EXCHANGED] = {PL_WIRE_HUB_TO_NODE,
                               "exchanged",
                               {MUST(hub_exchanged, name), MUST_LIST(hub_exchanged, values)}},
-    [PL_MSG_HUB_END_RANKS] = {PL_WIRE_HUB_TO_NODE, "end_ranks", {MUST(hub_end_ranks, grace_ms)}},
+    [PL_MSG_HUB_END_RANKS] = {PL_WIRE_HUB_TO_NODE, "end_ranks", {MUST(hub_end_ranks, grace_ms), MAY(hub_end_ranks, kill)}},
     [PL_MSG_HUB_DECIDED] = {PL_WIRE_HUB_TO_NODE,
                             "decided",
                             {MAY(hub_decided, root), MAY(hub_decided, code)}},

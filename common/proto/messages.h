@@ -261,6 +261,7 @@ struct pl_msg {
         } hub_world;
         struct pl_msg_hub_end_ranks {
             int64_t grace_ms;
+            int64_t kill; /* the rank that must not end well; ABSENT = none */
         } hub_end_ranks;
         struct pl_msg_hub_decided {
             int64_t root;

@@ -34,9 +34,13 @@ class Job:
         self.tasks = [step.keep(Process(step, a)) for a in actions]
         self.starters, self.programs = [], []
         for i, task in enumerate(self.tasks):
-            s = step.keep(self.daemon.rank("starter", i, local_rank=i, capture=True))
-            s.expect("world")
-            s.send(type="spawned", pid=task.pid)
+            if "PLUME_PLUGIN" in env:
+                s = step.keep(self.daemon.rank("starter", i, local_rank=i, guarded=False, pid=task.pid))
+                s.expect("world")
+            else:
+                s = step.keep(self.daemon.rank("starter", i, local_rank=i, capture=True))
+                s.expect("world")
+                s.send(type="spawned", pid=task.pid)
             self.starters.append(s)
         for i in range(len(actions)):
             self.programs.append(step.keep(self.daemon.rank("program", i)))
@@ -155,6 +159,21 @@ def test_kill_names_the_rank(step):
           ("failed", 1, "hang", 1, "n0", job.tasks[1].pid, 8, "inferred"))
     equal([r["role"] for r in step.load("status.json")["state"]["ranks"]],
           ["collateral", "root", "collateral"])
+
+
+def test_kill_under_the_plugin(step):
+    """The rank that hangs does not end well by SIGTERM, or srun would return 0."""
+    leave_well = ["sh", "-c", "trap 'exit 0' TERM; read -r line"]  # waits for a peer
+    job = Job(step, leave_well, leave_well, PLUME_ON_HANG="kill", PLUME_PLUGIN="1",
+              PLUME_KILL_GRACE=str(harness.LIMIT))
+    job.steps([0, 1], 1, 8)
+    job.steps([0], 9, 9)
+    ends = [task.process.wait(harness.LIMIT) for task in job.tasks]
+    equal(ends, [0, -signal.SIGKILL])
+    for i, code in enumerate(ends):
+        job.daemon.control.send(type="exited", rank=i, status=-code)
+    equal(job.daemon.wait(), 0)
+    equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("hang", 1))
 
 
 def test_no_alarm_at_start(step):

@@ -519,6 +519,43 @@ def test_node_stopped(step):
     daemons[1].kill()
 
 
+def leave_well(*_):
+    """What a task does at SIGTERM that saves, and is content."""
+    os._exit(0)
+
+
+def plugin_nodes(step):
+    """Two nodes under the plugin, of two tasks each that save at SIGTERM; the first of them."""
+    step.nodes = step.tasks_per_node = 2
+    step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE=str(LIMIT))
+    step.use_hub_port()
+    daemons = [step.start(i) for i in range(2)]
+    tasks = [step.keep(harness.Task(leave_well)) for _ in range(4)]
+    for rank, task in enumerate(tasks):
+        step.keep(daemons[rank // 2].rank("starter", rank, local_rank=rank % 2, guarded=False, pid=task.pid))
+    until_running(step)
+    return daemons, tasks
+
+
+def test_plugin_node_lost(step):
+    """srun sees how the ranks end, and no more: one of each node does not end well."""
+    daemons, tasks = plugin_nodes(step)
+    daemons[1].kill()
+    equal(sorted(t.wait() for t in tasks[2:]), [0, signal.SIGKILL])  # by its lifeline
+    equal(sorted(t.wait() for t in tasks[:2]), [0, signal.SIGKILL])
+    for rank, task in enumerate(tasks[:2]):
+        daemons[0].control.send(type="exited", rank=rank, status=task.status)
+    equal(daemons[0].wait(), 0)
+    equal(step.result()["cause"]["kind"], "runtime")
+
+
+def test_plugin_hub_lost(step):
+    daemons, tasks = plugin_nodes(step)
+    daemons[0].kill()
+    for node in (tasks[:2], tasks[2:]):
+        equal(sorted(t.wait() for t in node), [0, signal.SIGKILL])
+
+
 def test_node_lost_before_world(step):
     """Nobody runs yet, but the others need not wait for the launch limit."""
     step.nodes = 3

@@ -86,6 +86,7 @@ static const struct {
     {PL_MSG_HUB_REFUSED, "{\"type\":\"refused\",\"text\":\"no\"}"},
     {PL_MSG_HUB_EXCHANGED, "{\"type\":\"exchanged\",\"name\":\"n\",\"values\":[\"v\"]}"},
     {PL_MSG_HUB_END_RANKS, "{\"type\":\"end_ranks\",\"grace_ms\":5000}"},
+    {PL_MSG_HUB_END_RANKS, "{\"type\":\"end_ranks\",\"grace_ms\":5000,\"kill\":3}"},
     {PL_MSG_HUB_DECIDED, "{\"type\":\"decided\",\"root\":-1}"},
     {PL_MSG_HUB_DECIDED, "{\"type\":\"decided\",\"root\":3,\"code\":1}"},
     {PL_MSG_HUB_PING, "{\"type\":\"ping\",\"t\":1}"},

@@ -31,6 +31,7 @@ static unsigned leave_ms(void)
 void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
 {
     unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
+    int64_t fail_rank = d->decided ? -1 : PL_DAEMON_FAIL_ANY;
 
     if (d->bye_ok || d->finished)
         return;
@@ -45,7 +46,7 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
     pl_daemon_refuse_all(d);
     if (d->n_present < d->step.local_ntasks) /* to refuse the ranks that have not come yet, too */
         pl_limit_start(&d->leave_limit, leave_ms() + grace_ms);
-    pl_daemon_end_ranks(d, grace_ms);
+    pl_daemon_end_ranks(d, grace_ms, fail_rank);
     pl_daemon_send_verdicts(d);
     settle(d);
 }
@@ -81,7 +82,8 @@ static void on_hub_message(void *ctx, json_t *message)
         pl_daemon_forward_exchange(d, message);
         break;
     case PL_MSG_HUB_END_RANKS:
-        pl_daemon_end_ranks(d, (unsigned)m.hub_end_ranks.grace_ms);
+        pl_daemon_end_ranks(d, (unsigned)m.hub_end_ranks.grace_ms,
+                            PL_MAX(m.hub_end_ranks.kill, (int64_t)-1));
         break;
     case PL_MSG_HUB_DECIDED:
         if (m.hub_decided.root != PL_MSG_ABSENT)
@@ -253,7 +255,7 @@ static void owner_gone(struct pl_daemon *d)
         if (!d->ranks[i].ended && (d->step.plugin || !d->ranks[i].starter))
             pl_rank_starter_gone(&d->ranks[i]);
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
-        pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE));
+        pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE), -1);
     settle(d);
     if (d->step.plugin && d->held) /* the hub may finish on the bye that settle() sent */
         uv_timer_start(&d->busy_timer, on_busy_due, BUSY_AFTER_MS, 0);

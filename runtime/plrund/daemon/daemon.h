@@ -157,8 +157,11 @@ static inline void pl_daemon_changed(struct pl_daemon *d)
 }
 
 /* daemon_end.c: ends the running ranks: SIGTERM now, SIGKILL after grace_ms. The caller looks whether
- * the daemon may leave. on_grace_over: of d->grace. */
-void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms);
+ * the daemon may leave. fail_rank: this one does not end well by it, since under the plugin only the
+ * ranks' ends fail the step; -1 = none, PL_DAEMON_FAIL_ANY = the node's last. on_grace_over: of
+ * d->grace. */
+#define PL_DAEMON_FAIL_ANY (-2)
+void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_rank);
 void pl_daemon_on_grace_over(void *ctx);
 
 /* daemon_conn.c: the rank socket, and lines in. */

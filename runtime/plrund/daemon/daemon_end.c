@@ -50,14 +50,32 @@ void pl_daemon_on_grace_over(void *ctx)
     pl_limit_start(&d->grace, GUARD_MS);
 }
 
-void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms)
+/* Has the rank end by SIGKILL if it might end well by SIGTERM. */
+static void fail(struct pl_rank *rank)
 {
+    if (pl_process_may_survive(rank->pid, SIGTERM))
+        pl_rank_signal(rank, SIGKILL);
+}
+
+void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_rank)
+{
+    struct pl_rank *failing = NULL;
+
     if (d->teardown)
         return;
     d->teardown = true;
     if (!d->refusal)
         d->refusal = strdup("another rank failed first");
     pl_daemon_refuse_all(d);
+    for (unsigned i = 0; i < d->n_present && d->step.plugin; i++) {
+        struct pl_rank *rank = &d->ranks[i];
+
+        if (rank->world_sent && !rank->ended &&
+            (fail_rank == PL_DAEMON_FAIL_ANY || fail_rank == (int64_t)rank->rank))
+            failing = rank;
+    }
+    if (failing)
+        fail(failing);
     for (unsigned i = 0; i < d->n_present; i++)
         pl_rank_signal(&d->ranks[i], SIGTERM);
     pl_limit_start(&d->grace, grace_ms);

@@ -55,6 +55,20 @@ static void signal_all(const struct ranks *ranks, int signal)
         pl_process_order(ranks->fds[i].fd, 0, signal);
 }
 
+/* The step has failed, and srun knows only how the ranks end: if SIGTERM ends none for certain, as
+ * they may save and exit with 0, the last of them gets SIGKILL. */
+static void fail_one(const struct ranks *ranks)
+{
+    for (size_t i = 1; i < ranks->n; i++) {
+        pid_t pid = pl_process_of_pidfd(ranks->fds[i].fd);
+
+        if (pid > 0 && !pl_process_may_survive(pid, SIGTERM))
+            return;
+    }
+    if (ranks->n > 1)
+        pl_process_order(ranks->fds[ranks->n - 1].fd, 0, SIGKILL);
+}
+
 /* One packet. False once the daemon is gone. */
 static bool hear(struct ranks *ranks)
 {
@@ -115,6 +129,7 @@ static void end_ranks(struct ranks *ranks)
 {
     uint64_t limit = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
 
+    fail_one(ranks);
     signal_all(ranks, SIGTERM);
     while (ranks->n > 1 && pl_now_ns() < limit) {
         poll(ranks->fds + 1, ranks->n - 1, (int)((limit - pl_now_ns()) / 1000000u) + 1);

@@ -201,6 +201,21 @@ static int code_of_ended(const struct pl_hub *hub)
     return 0;
 }
 
+/* Under the plugin srun knows only how the ranks end, and those that the runtime ends may save and
+ * exit with 0. Where no rank's own end fails the step, this one must not end well: the rank that
+ * hangs, or one of a node that is there; ABSENT = none. Nodes that are lost do the same. */
+static int64_t rank_to_fail(struct pl_hub *hub)
+{
+    if (!hub->step->plugin || code_of_ended(hub) == 0)
+        return PL_MSG_ABSENT;
+    if (hub->root >= 0 && rank_state(hub, (unsigned)hub->root) == PL_RANK_RUNNING)
+        return hub->root;
+    for (int64_t rank = hub->step->ntasks; rank-- > 0;)
+        if (rank_state(hub, (unsigned)rank) == PL_RANK_RUNNING)
+            return rank;
+    return PL_MSG_ABSENT;
+}
+
 /* Ranks that run a command to save at Slurm's signal have the time for that. */
 static unsigned end_grace_ms(const struct pl_hub *hub)
 {
@@ -223,7 +238,7 @@ static void end_ranks(struct pl_hub *hub, bool slurm_ends)
                                     "grace_ms", (int)grace_ms));
         limit_end(hub, grace_ms);
         pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_END_RANKS,
-                                               .hub_end_ranks.grace_ms = grace_ms});
+                                               .hub_end_ranks = {grace_ms, rank_to_fail(hub)}});
     }
     pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_DECIDED,
                                            .hub_decided = {hub->root, code_of_ended(hub)}});
