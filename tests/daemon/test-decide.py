@@ -193,19 +193,30 @@ def test_all_killed(step):
           ("failed", "signal", 9))
 
 
-def plugin_all(step, said, number):
-    """Under the plugin: all ranks end by a signal; the state and cause of the trial."""
+def plugin_running(step, said):
+    """Two tasks under the plugin, running, and their daemon."""
     step.scontrol(said)
     step.tasks_per_node = 2
     d = step.start(PLUME_PLUGIN="1")
     tasks = [step.keep(harness.Task(signal.SIG_DFL)) for _ in range(2)]
-    ranks = [step.keep(d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid))
+    ranks = [step.keep(d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid, capture=True))
              for i, task in enumerate(tasks)]
     for r in ranks:
         r.expect("world")
-    for i, task in enumerate(tasks):
-        task.close()
-        d.control.send(type="exited", rank=i, status=number)
+    return d, tasks, ranks
+
+
+def plugin_exited(d, number, task, rank, status):
+    task.close()
+    rank.out.end(), rank.err.end()
+    d.control.send(type="exited", rank=number, status=status)
+
+
+def plugin_all(step, said, number):
+    """Under the plugin: all ranks end by a signal; the state and cause of the trial."""
+    d, tasks, ranks = plugin_running(step, said)
+    for i in range(2):
+        plugin_exited(d, i, tasks[i], ranks[i], number)
     d.control.close()
     equal(d.wait(), 0)
     result = step.result()
@@ -224,7 +235,17 @@ def test_plugin_all_saved(step):
 
 
 def test_plugin_all_done(step):
-    equal(plugin_all(step, record(state="COMPLETING"), 0), ("done", None, None))
+    equal(plugin_all(step, record(), 0), ("done", None, None))
+
+
+def test_plugin_all_saved_and_cancelled(step):
+    """Slurm ends the job though srun does not know yet that all ranks have ended."""
+    equal(plugin_all(step, record(state="COMPLETING"), 0), ("cancelled", "cancelled", "inferred"))
+
+
+def test_plugin_all_done_and_slurm_late(step):
+    """slurmstepd has not waited for so long, and the job completes as its ranks have ended."""
+    equal(plugin_all(step, f"sleep 1.7; {record(state='COMPLETING')}", 0), ("done", None, None))
 
 
 def test_plugin_all_killed(step):
@@ -238,8 +259,21 @@ def test_plugin_all_aborted(step):
 
 
 def test_plugin_all_exited(step):
-    """srun has ended the job as its tasks have ended, or Slurm ends it: one word for both."""
-    equal(plugin_all(step, record(state="COMPLETING"), 1 << 8), ("failed", "exit", "seen"))
+    equal(plugin_all(step, record(), 1 << 8), ("failed", "exit", "seen"))
+
+
+def test_plugin_all_exited_and_cancelled(step):
+    """An exit code at Slurm's SIGTERM, of which nobody but the ranks knows."""
+    d, tasks, ranks = plugin_running(step, record(state="COMPLETING"))
+    ranks[0].err.write(b"Connection reset by peer\n")  # an echo waits longer than Slurm's answer takes
+    plugin_exited(d, 0, tasks[0], ranks[0], 9 << 8)
+    # At once: Slurm may end us before all ranks have ended.
+    wait_for("the result", lambda: os.path.exists(step.trial("result.json")))
+    equal((step.result()["state"], step.result()["cause"]["confidence"]), ("cancelled", "inferred"))
+    plugin_exited(d, 1, tasks[1], ranks[1], 9 << 8)
+    d.control.close()
+    equal(d.wait(), 0)
+    equal((step.result()["state"], step.result()["exit_code"]), ("cancelled", 9))
 
 
 def test_plugin_all_exited_preempted(step):

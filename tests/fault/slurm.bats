@@ -96,6 +96,22 @@ ended_as() {
     done
 }
 
+@test "scancel under the plugin: cancelled, whatever the program does" {
+    for mode in polite curt; do
+        ranks "$mode" plugin -J "$mode" -N2 -n4 -- ./trial "$mode" "$PWD/$mode" &
+    done
+    for mode in polite curt; do
+        started "$mode"
+        scancel -n "$mode"
+    done
+    wait
+    for mode in polite curt; do
+        wait_for 20 has_ended "$mode"
+        NO_CODE=1 checked "$mode"
+        [ "$(result "$mode" 'd["state"]')" = cancelled ]
+    done
+}
+
 @test "scancel of a step: cancelled where Slurm's output says so, else SIGKILL" {
     submit step none
     started step

@@ -92,8 +92,9 @@ static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decis
         return outer_cause(PL_CAUSE_CANCELLED, PL_CONFIDENCE_INFERRED, false);
     if (a->kind == PL_CAUSE_NONE || pl_failure_is_crash(first))
         return d;
-    /* plrun has not ended yet, so the job does not complete by itself. The plugin's tasks have. */
-    if (!e->terminated && !ordered && !(may_have_obeyed(e, first) && !e->plugin && !a->job_runs))
+    /* plrun has not ended yet, so the job does not complete by itself. */
+    if (!e->terminated && !ordered &&
+        !(may_have_obeyed(e, first) && (!e->plugin || a->held) && !a->job_runs))
         return d;
     /* Slurm would have ended a job that it cancels: where it runs on, the signal was a user's. */
     return outer_cause(a->kind,
@@ -115,7 +116,7 @@ static struct pl_decision wait_until(uint64_t due, uint64_t now_ns)
 static struct pl_decision
 by_exit_code(const struct pl_evidence *e, struct pl_decision d, uint64_t now_ns)
 {
-    uint64_t due = due_ns(e);
+    uint64_t arrived = e->failures[d.root].arrived_ns, due = due_ns(e);
 
     if (e->question == PL_SLURM_ANSWERED && e->answer.final) {
         struct pl_decision by = by_answer(e, d);
@@ -127,7 +128,9 @@ by_exit_code(const struct pl_evidence *e, struct pl_decision d, uint64_t now_ns)
     if (e->signalled_late)
         return simple(PL_DECIDE_WAIT);
     if (e->all_left) /* no earlier failure can come */
-        due = PL_MIN(due, e->failures[d.root].arrived_ns + PL_DECIDE_WAIT_MS * MS);
+        due = PL_MIN(due, arrived + PL_DECIDE_WAIT_MS * MS);
+    if (e->plugin)
+        due = PL_MAX(due, arrived + PL_DECIDE_WAIT_SLURM_MS * MS);
     return now_ns < due ? wait_until(due, now_ns) : d;
 }
 
@@ -154,7 +157,7 @@ static bool slurm_ends_job(const struct pl_slurm_answer *a)
 {
     if (a->silent || a->kind == PL_CAUSE_NONE)
         return false;
-    if (a->asked_late && a->inferred) /* the job may be over because its ranks are */
+    if (a->asked_late && a->inferred && !a->held) /* the job may be over because its ranks are */
         return false;
     return !a->job_runs || a->kind == PL_CAUSE_PREEMPTED;
 }

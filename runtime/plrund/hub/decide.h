@@ -11,10 +11,15 @@
  * end. Under the plugin only the ranks get it: there all of them must have ended by it, and the
  * cause is inferred. SIGKILL has a sender that nobody knows, however many ranks it ended.
  *
+ * A job that completes may do so because its ranks have ended. Not by itself, though, while plrun
+ * or slurmstepd holds the last of these ends back until the hub has decided (`held`): then Slurm,
+ * or who ended the script or srun, has ended the step.
+ *
  * An earlier failure may still be on its way from another node: the first failure waits a moment.
  * Meanwhile Slurm is asked whether it ends the job, if that failure is an exit code: a rank may
  * take SIGTERM, save and exit before whoever reports the signal has run. An answer that comes too
- * late is not waited for, except where the signal was reported after all. If all failures are
+ * late is not waited for, except where the signal was reported after all; nobody reports one under
+ * the plugin, which waits a little longer. If all failures are
  * echoes (NCCL errors, lost connections), they wait longer, as they do under the plugin while all
  * ended by SIGTERM or SIGINT. */
 #ifndef PL_RUNTIME_PLRUND_HUB_DECIDE_H
@@ -24,6 +29,7 @@
 
 #define PL_DECIDE_WAIT_MS 100
 #define PL_DECIDE_WAIT_ECHO_MS 2000
+#define PL_DECIDE_WAIT_SLURM_MS 800
 
 /*   NOT_ASKED --signal, or an end that looks ordered--> ASKED --scontrol ended--> ANSWERED
  *   ANSWERED --the answer is not final, and the ranks end--> ASKED
@@ -40,6 +46,7 @@ struct pl_slurm_answer {
     bool silent;             /* scontrol failed */
     bool job_runs;           /* JobState=RUNNING */
     bool asked_late;         /* the question is from after all nodes had left */
+    bool held;               /* plugin: slurmstepd has not told srun of all ends: see below */
     bool final;              /* it came after a failure, or after all nodes had left: ask no more */
 };
 

@@ -18,7 +18,9 @@
 #define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
-#define COME_MS 3000       /* for nodes to join that may have got a signal, too */
+#define HELD_MS                                                                                    \
+    1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
+#define COME_MS 3000 /* for nodes to join that may have got a signal, too */
 
 static void consider(struct pl_hub *hub);
 
@@ -296,6 +298,17 @@ static void ask_slurm(struct pl_hub *hub)
         hub->ask = ask;
 }
 
+/* True if srun cannot know yet that all ranks have ended: the last slurmstepd waits for the hub.
+ * One whose daemon is lost does not. */
+static bool end_is_held(const struct pl_hub *hub)
+{
+    for (unsigned i = 0; i < hub->step->nnodes; i++)
+        if (hub->nodes[i].lost)
+            return false;
+    return hub->step->plugin &&
+           (!all_left(hub) || pl_now_ns() - hub->left_ns < HELD_MS * 1000000ull);
+}
+
 static void on_slurm_answer(void *ctx, const char *output)
 {
     struct pl_hub *hub = ctx;
@@ -311,6 +324,7 @@ static void on_slurm_answer(void *ctx, const char *output)
     hub->question = PL_SLURM_ANSWERED;
     hub->answer = pl_slurm_answer_read(output, hub->step->id.attempt, hub->terminated != 0);
     hub->answer.asked_late = asked_late;
+    hub->answer.held = end_is_held(hub);
     hub->answer.final = hub->n_failures || all_left(hub);
     consider(hub);
 }
@@ -428,6 +442,7 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id)
     struct pl_hub_node *node = &hub->nodes[node_id];
 
     node->bye = node->bye_due = true;
+    hub->left_ns = pl_now_ns();
     consider(hub);
     if (hub->state != PL_HUB_FINISHED && !all_left(hub)) /* the others may run for hours */
         confirm_bye(hub, node_id);

@@ -128,6 +128,7 @@ struct pl_hub {
     struct pl_scontrol *ask; /* NULL = none runs */
     unsigned n_asks;         /* tries of this question */
     uint64_t asked_ns;       /* the first of them */
+    uint64_t left_ns;        /* when the last node said bye */
     json_t *cause;
     json_t *spare_cause; /* for a cause that there was no memory to describe */
     int64_t root;        /* the rank that failed first, -1 none */
