@@ -126,6 +126,8 @@ struct pl_msg {
         } rank_signalled;
         struct pl_msg_rank_exited {
             int64_t rank, status, at_ns; /* wait status; CLOCK_MONOTONIC */
+            int64_t term_default; /* 1: SIGTERM had its default action, so that a code is no answer
+                                     to it; ABSENT = not known */
         } rank_exited;
 
         struct pl_msg_rank_world {
@@ -196,6 +198,7 @@ struct pl_msg {
             int64_t rank, status, at_ns; /* wait status; the node's CLOCK_MONOTONIC */
             bool killed, oom;            /* by the runtime; by the kernel, for want of memory */
             bool runtime;                /* not its own end: its starter is gone */
+            int64_t term_default;        /* as its starter says */
             const char *text;            /* last lines of stderr */
         } node_exited;
         struct pl_msg_node_metrics {

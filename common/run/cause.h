@@ -64,6 +64,7 @@ struct pl_failure {
     uint64_t arrived_ns;           /* at the hub, CLOCK_MONOTONIC */
     bool oom, lost;                /* killed for want of memory; its node's daemon is gone */
     bool runtime;                  /* not the rank's own end: Plume's process over it is gone */
+    bool term_default;             /* SIGTERM had its default action: its code is no answer to it */
     bool gpu;                      /* the driver reported an error of its GPU at that time */
     const char *text;              /* last lines of its stderr, borrowed */
 };

@@ -14,6 +14,7 @@
 #include "runtime/plrun/container.h"
 #include "runtime/plrun/refuser.h"
 #include "runtime/plrun/saver.h"
+#include "runtime/plrun/term_look.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -44,7 +45,8 @@ struct starter {
     sigset_t old_mask;
     int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
     bool ended, daemon_ended, slurm_signals_all, ignores_hup;
-    bool unheard; /* the daemon has given no verdict */
+    bool unheard;             /* the daemon has given no verdict */
+    struct pl_term_look look; /* how the rank takes SIGTERM */
     int status, code;
 };
 
@@ -352,7 +354,7 @@ static int await_world(struct starter *s, struct pl_error *err)
     for (;;) {
         if (was_signalled(s)) {
             pl_rank_link_signalled(&s->link, s->early_signal, NULL);
-            pl_rank_link_exited(&s->link, s->early_signal, NULL);
+            pl_rank_link_exited(&s->link, s->early_signal, false, NULL);
             s->code = 128 + s->early_signal;
             return 1;
         }
@@ -368,7 +370,9 @@ static void report_end(struct starter *s)
 {
     struct timespec pause = {0, 10000000};
 
-    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status, NULL) == -ENOMEM; i++)
+    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status,
+                                                   pl_term_is_default(&s->look), NULL) == -ENOMEM;
+         i++)
         nanosleep(&pause, NULL);
 }
 
@@ -424,12 +428,24 @@ static void on_signals(struct starter *s)
     }
 }
 
+/* A child that has ended and is not reaped; 0 = none. */
+static pid_t ended_child(void)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ? 0 : info.si_pid;
+}
+
 static void reap(struct starter *s)
 {
     int status;
     pid_t pid;
 
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    while ((pid = ended_child()) > 0) {
+        if (pid == s->child)
+            pl_term_look_last(&s->look, pid);
+        if (waitpid(pid, &status, WNOHANG) != pid)
+            return;
         if (pid == s->daemon) {
             s->daemon_ended = true;
         } else if (pid == s->child) {
@@ -530,6 +546,8 @@ static void watch(struct starter *s)
         bool had = s->ended, waiting = s->ended || gone_ns;
         int ready = poll(p, 2, waiting ? 100 : 1000);
 
+        if (!s->ended)
+            pl_term_look(&s->look, s->child);
         on_signals(s);
         reap(s);
         if (s->ended && !had)

@@ -188,6 +188,20 @@ def test_daemon_gone_before_the_verdict(step):
     assert "the node daemon is gone" in said, said
 
 
+def test_failed_just_before_scancel(step):
+    """A rank without a handler of SIGTERM cannot have exited because of it; others may have."""
+    # plrun looks at the rank before it passes the signal on. A shell that forks blocks SIGTERM.
+    looked = "trap got=1 WINCH; kill -WINCH $PPID; until [ \"$got\" ]; do :; done"
+    for program, state in ((looked, "failed"), (f"trap : TERM; {looked}", "cancelled"),
+                           (f"trap '' TERM; {looked}", "cancelled"),
+                           (f"trap : TERM; {looked}; trap - TERM", "cancelled")):  # as Python does at its end
+        with another_step() as own:
+            slurm_says(own, record(state="COMPLETING"))
+            # An echo waits longer than Slurm's answer takes.
+            equal(plrun(own, f"{program}; echo Broken pipe >&2; exit 9")[0], 9)
+            equal((program, own.result()["state"]), (program, state))
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():

@@ -28,6 +28,7 @@ static const struct {
     {PL_MSG_RANK_SIGNALLED, "{\"type\":\"signalled\",\"signal\":15}"},
     {PL_MSG_RANK_EXITED, "{\"type\":\"exited\",\"status\":768,\"at_ns\":9007199254740993}"},
     {PL_MSG_RANK_EXITED, "{\"type\":\"exited\",\"rank\":0,\"status\":15}"},
+    {PL_MSG_RANK_EXITED, "{\"type\":\"exited\",\"status\":768,\"term_default\":1}"},
     {PL_MSG_RANK_WORLD, "{\"type\":\"world\",\"env\":[\"RANK=3\"],\"defaults\":[]}"},
     {PL_MSG_RANK_REFUSED, "{\"type\":\"refused\",\"text\":\"no\"}"},
     {PL_MSG_RANK_EXCHANGED, "{\"type\":\"exchanged\",\"name\":\"ring\",\"values\":[\"a\",\"b\"]}"},
@@ -241,10 +242,13 @@ static void test_rank_line_is_read(void **state)
     assert_int_equal(m.rank_spawned.rank, 2);
     m = read_back(&l[6], pl_rank_line_signalled(&l[6], 15), &o[6]);
     assert_int_equal(m.rank_signalled.signal, 15);
-    m = read_back(&l[7], pl_rank_line_exited(&l[7], -1, 768, UINT64_C(9007199254740993)), &o[7]);
-    assert_true(m.rank_exited.status == 768 && m.rank_exited.at_ns == 9007199254740993);
-    m = read_back(&l[8], pl_rank_line_exited(&l[8], 0, 15, 0), &o[8]);
-    assert_true(m.rank_exited.rank == 0 && m.rank_exited.at_ns == PL_MSG_ABSENT);
+    m = read_back(&l[7], pl_rank_line_exited(&l[7], -1, 768, UINT64_C(9007199254740993), true),
+                  &o[7]);
+    assert_true(m.rank_exited.status == 768 && m.rank_exited.at_ns == 9007199254740993 &&
+                m.rank_exited.term_default == 1);
+    m = read_back(&l[8], pl_rank_line_exited(&l[8], 0, 15, 0, false), &o[8]);
+    assert_true(m.rank_exited.rank == 0 && m.rank_exited.at_ns == PL_MSG_ABSENT &&
+                m.rank_exited.term_default == PL_MSG_ABSENT);
     m = read_back(&l[9], pl_rank_line_ready(&l[9], 9, "/tmp/s"), &o[9]);
     assert_string_equal(m.owner_ready.socket, "/tmp/s");
     m = read_back(&l[10], pl_rank_line_failed(&l[10], "no"), &o[10]);

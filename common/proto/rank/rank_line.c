@@ -94,7 +94,8 @@ int pl_rank_line_signalled(struct pl_buf *out, int signal)
     return pl_mini_close(&w, '}');
 }
 
-int pl_rank_line_exited(struct pl_buf *out, int64_t rank, int status, uint64_t at_ns)
+int pl_rank_line_exited(
+    struct pl_buf *out, int64_t rank, int status, uint64_t at_ns, bool term_default)
 {
     struct pl_mini_writer w = begin(out, "exited");
 
@@ -103,6 +104,8 @@ int pl_rank_line_exited(struct pl_buf *out, int64_t rank, int status, uint64_t a
     pl_mini_put_int(&w, "status", status);
     if (at_ns)
         pl_mini_put_int(&w, "at_ns", (int64_t)at_ns);
+    if (term_default)
+        pl_mini_put_int(&w, "term_default", 1);
     return pl_mini_close(&w, '}');
 }
 

@@ -229,11 +229,15 @@ int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_erro
     return send_line(link, &line, pl_rank_line_signalled(&line, signal), err);
 }
 
-int pl_rank_link_exited(struct pl_rank_link *link, int status, struct pl_error *err)
+int pl_rank_link_exited(struct pl_rank_link *link,
+                        int status,
+                        bool term_default,
+                        struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    return send_line(link, &line, pl_rank_line_exited(&line, -1, status, pl_now_ns()), err);
+    return send_line(link, &line, pl_rank_line_exited(&line, -1, status, pl_now_ns(), term_default),
+                     err);
 }
 
 int pl_rank_link_offer(struct pl_rank_link *link, const char *line)

@@ -87,7 +87,10 @@ int pl_rank_link_recv(struct pl_rank_link *link,
  * wait status now. */
 int pl_rank_link_spawned(struct pl_rank_link *link, pid_t pid, struct pl_error *err);
 int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_error *err);
-int pl_rank_link_exited(struct pl_rank_link *link, int status, struct pl_error *err);
+int pl_rank_link_exited(struct pl_rank_link *link,
+                        int status,
+                        bool term_default,
+                        struct pl_error *err);
 
 /* Waits for the daemon's "world" and applies it to the environment through setenv(): entries of
  * "env" always, those of "defaults" if the variable is not set. `set` may be NULL (setenv(3)).

@@ -55,6 +55,7 @@ struct pl_rank {
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
     bool unkillable;                          /* SIGKILL does not end it, and that was told */
+    bool term_default;       /* SIGTERM had its default action, as its starter says */
     bool starter_gone;       /* who should have reported its end: that is why it has ended */
     int status;              /* wait status, valid if ended */
     pid_t pid;               /* once it runs */
@@ -156,10 +157,10 @@ static inline void pl_daemon_changed(struct pl_daemon *d)
     uv_async_send(&d->changed);
 }
 
-/* daemon_end.c: ends the running ranks: SIGTERM now, SIGKILL after grace_ms. The caller looks whether
- * the daemon may leave. fail_rank: this one does not end well by it, since under the plugin only the
- * ranks' ends fail the step; -1 = none, PL_DAEMON_FAIL_ANY = the node's last. on_grace_over: of
- * d->grace. */
+/* daemon_end.c: ends the running ranks: SIGTERM now, SIGKILL after grace_ms. The caller looks
+ * whether the daemon may leave. fail_rank: this one does not end well by it, since under the plugin
+ * only the ranks' ends fail the step; -1 = none, PL_DAEMON_FAIL_ANY = the node's last.
+ * on_grace_over: of d->grace. */
 #define PL_DAEMON_FAIL_ANY (-2)
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_rank);
 void pl_daemon_on_grace_over(void *ctx);

@@ -68,11 +68,11 @@ static bool was_killed(const struct pl_failure *f)
 }
 
 /* A rank that saves at Slurm's signal and exits with a code may be faster than whoever reports the
- * signal. */
+ * signal. One that has no handler for it ends by it. */
 static bool may_have_obeyed(const struct pl_evidence *e, const struct pl_failure *first)
 {
     return !e->terminated && !first->oom && !first->lost && !first->runtime &&
-           WIFEXITED(first->status) && !pl_failure_from_outside(first);
+           !first->term_default && WIFEXITED(first->status) && !pl_failure_from_outside(first);
 }
 
 /* The failure is the cause unless Slurm states another one, or a signal to the step explains it. */

@@ -210,6 +210,7 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
                            .uncertainty_ns = node->uncertainty_ns,
                            .oom = m->oom,
                            .runtime = m->runtime,
+                           .term_default = m->term_default == 1,
                            .text = m->text,
                        });
 }

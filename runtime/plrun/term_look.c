@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+#include "runtime/plrun/term_look.h"
+#include "common/base/process.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void pl_term_look_last(struct pl_term_look *look, pid_t child)
+{
+    look->survives |= pl_process_may_survive(child, SIGTERM);
+}
+
+void pl_term_look(struct pl_term_look *look, pid_t child)
+{
+    char path[32], theirs[PATH_MAX] = "", ours[PATH_MAX] = "";
+
+    if (look->survives)
+        return;
+    snprintf(path, sizeof(path), "/proc/%d/exe", (int)child);
+    if (readlink(path, theirs, sizeof(theirs) - 1) <= 0 ||
+        readlink("/proc/self/exe", ours, sizeof(ours) - 1) <= 0 || strcmp(theirs, ours) == 0)
+        return;
+    look->looked = true;
+    pl_term_look_last(look, child);
+}
+
+bool pl_term_is_default(const struct pl_term_look *look)
+{
+    return look->looked && !look->survives;
+}
