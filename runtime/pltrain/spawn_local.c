@@ -92,6 +92,7 @@ static int set_environment(const struct starter *s, unsigned rank)
 static struct {
     int life; /* becomes readable once the parent is gone */
     unsigned grace_ms;
+    char socket[sizeof(((struct sockaddr_un *)NULL)->sun_path)]; /* the parent's */
 } orphan;
 
 /* The kernel has sent SIGTERM, as the rank asked for. One that hangs takes no notice of it. */
@@ -102,6 +103,7 @@ static void *end_orphan(void *arg)
 
     while (poll(&p, 1, -1) < 0)
         ;
+    unlink(orphan.socket); /* nobody else will */
     for (limit = pl_now_ns() + orphan.grace_ms * 1000000ull; pl_now_ns() < limit;)
         poll(NULL, 0, (int)orphan.grace_ms);
     pl_log_error("train", "the process that started this rank is gone: ending the rank");
@@ -116,6 +118,7 @@ static void watch_parent(const struct starter *s)
 
     orphan.life = s->life[0];
     orphan.grace_ms = s->options->orphan_ms ? s->options->orphan_ms : PL_LOCAL_KILL_GRACE_MS;
+    snprintf(orphan.socket, sizeof(orphan.socket), "%s", s->path);
     pl_signals_of_threads(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_create(&thread, NULL, end_orphan, NULL) == 0)

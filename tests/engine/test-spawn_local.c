@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -78,6 +79,8 @@ static void check_ended(int fd)
 static void test_ranks_that_hang_end_after_the_grace(void **state)
 {
     check_ended(orphans(true, 100));
+    assert_int_equal(rmdir(folder), 0); /* the socket is gone, too */
+    assert_int_equal(mkdir(folder, 0700), 0);
 }
 
 static void test_ranks_that_obey_end_at_once(void **state)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sockets of daemons that were killed: the next daemon of the user on the node removes them. */
+/* Sockets of daemons, and of `pltrain --processes`, that were killed: the next daemon of the user
+ * on the node removes them. */
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "runtime/plrund/daemon/daemon.h"
@@ -32,11 +33,14 @@ static bool is_of_this_node(int folder)
     return false;
 }
 
-/* JOB.STEP.ATTEMPT.NODE, see pl_rank_socket_path(). */
+/* JOB.STEP.ATTEMPT.NODE, see pl_rank_socket_path(); pltrain's job is local-PID. */
 static bool is_socket_name(const char *name)
 {
+    static const char local[] = "local-";
     unsigned dots = 0;
 
+    if (strncmp(name, local, strlen(local)) == 0)
+        name += strlen(local);
     for (const char *p = name; *p; p++) {
         if (*p == '.' && p[1] >= '0' && p[1] <= '9')
             dots++;
