@@ -54,18 +54,37 @@ static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, b
     return kind;
 }
 
-/* The cause of an end that began a log and that the hub did not finish. Slurm writes into the
- * output that it ended a step, and keeps no other record of that. Where we run on the hub's node,
- * the node is well. */
+/* Slurm writes into the output that it ended a step, and keeps no other record of that. srun says
+ * so before, where it ends the step itself as a rank has failed. */
+static bool says_step_cancelled(const char *text)
+{
+    const char *step = text ? strstr(text, "*** STEP ") : NULL;
+
+    return step && strstr(step, " CANCELLED AT ") && !strstr(text, "srun: Terminating ") &&
+           !strstr(text, "srun: error: Terminating ");
+}
+
+/* True if SIGKILL of a whole step may look so to a hub that it has not reached yet. */
+static bool is_of_sigkill(const json_t *cause)
+{
+    enum pl_cause_kind kind = pl_cause_parse(pl_json_string(cause, "kind"));
+    int64_t number;
+
+    return kind == PL_CAUSE_RUNTIME || kind == PL_CAUSE_NODE ||
+           (kind == PL_CAUSE_SIGNAL && pl_json_int(cause, "signal", &number) == 0 &&
+            number == SIGKILL);
+}
+
+/* The cause of an end that began a log and that the hub did not finish. Where we run on the
+ * hub's node, the node is well. */
 static enum pl_cause_kind
 after_hub_died(const json_t *doc, int code, const char *text, enum pl_confidence *ret)
 {
     const char *hub = pl_json_string(json_array_get(json_object_get(doc, "nodes"), 0), "node");
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
-    const char *step = text ? strstr(text, "*** STEP ") : NULL;
 
     *ret = PL_CONFIDENCE_INFERRED;
-    if (step && strstr(step, " CANCELLED AT ")) {
+    if (says_step_cancelled(text)) {
         *ret = PL_CONFIDENCE_ASKED;
         return PL_CAUSE_CANCELLED;
     }
@@ -90,11 +109,13 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
     enum pl_cause_kind kind;
     unsigned restart = 0;
-    json_t *cause;
+    json_t *cause = NULL;
 
     pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
-    if (pl_run_state_load(attempt_dir, &doc, err) == 0 && json_object_get(doc, "cause"))
-        return json_incref(json_object_get(doc, "cause"));
+    if (pl_run_state_load(attempt_dir, &doc, err) == 0)
+        cause = json_object_get(doc, "cause");
+    if (cause && !(says_step_cancelled(text) && is_of_sigkill(cause)))
+        return json_incref(cause);
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
     if (kind == PL_CAUSE_NONE && code == 0 && !doc)
         return NULL;

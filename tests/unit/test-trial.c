@@ -412,19 +412,20 @@ static void test_finish_good_without_step(void **state)
     finish_with(0, 0, "done", NULL);
 }
 
-/* A log that the hub last wrote to a minute ago. */
-static void begin_log(void)
+/* A log that the hub last wrote to a minute ago, with this line. */
+static void begin_log(const char *last)
 {
     const struct timespec old[2] = {{.tv_sec = time(NULL) - 60}, {.tv_sec = time(NULL) - 60}};
     static const char log[] =
         "{\"type\":\"attempt\",\"world_size\":1}\n"
         "{\"type\":\"node\",\"node_id\":0,\"node\":\"n1\",\"state\":\"joined\"}\n"
         "{\"type\":\"rank\",\"rank\":0,\"state\":\"running\"}\n";
+    char path[256];
 
-    assert_int_equal(
-        pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), log, strlen(log), 0666, NULL),
-        0);
-    assert_int_equal(utimensat(AT_FDCWD, in_run("trial-0000/attempt-0/events.jsonl"), old, 0), 0);
+    snprintf(path, sizeof(path), "%s", in_run("trial-0000/attempt-0/events.jsonl"));
+    assert_int_equal(pl_file_append(path, log, strlen(log), 0666, NULL), 0);
+    assert_int_equal(pl_file_append(path, last, strlen(last), 0666, NULL), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
 }
 
 /* Waits, ten seconds at most, until our parent is asleep. */
@@ -477,7 +478,7 @@ static void test_finish_waits_for_the_hub(void **state)
 static void test_finish_hub_vanished(void **state)
 {
     claim();
-    begin_log();
+    begin_log("");
     setenv("SLURMD_NODENAME", "n2", 1);
     finish_with(0, 1, "node-failed", "node");
 }
@@ -485,7 +486,7 @@ static void test_finish_hub_vanished(void **state)
 static void test_finish_hub_killed(void **state)
 {
     claim();
-    begin_log();
+    begin_log("");
     setenv("SLURMD_NODENAME", "n1", 1);
     finish_with(143, 143, "failed", "runtime");
 }
@@ -494,18 +495,19 @@ static void test_finish_hub_killed(void **state)
 static void test_finish_all_killed(void **state)
 {
     claim();
-    begin_log();
+    begin_log("");
     finish_with(137, 137, "failed", "signal");
 }
 
-/* Finishes with 137 a trial whose hub did not end its log, and whose output says this. */
-static json_t *finish_with_output(const char *said)
+/* Finishes with 137 a trial whose hub did not end its log, which ends with this line, and whose
+ * output says this. */
+static json_t *finish_with_output(const char *line, const char *said)
 {
     char path[128];
     int saved = dup(2), fd;
 
     claim();
-    begin_log();
+    begin_log(line);
     snprintf(path, sizeof(path), "%s/slurm.out", top);
     fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
     assert_int_equal(pl_write_all(fd, said, strlen(said)), 0);
@@ -518,15 +520,46 @@ static json_t *finish_with_output(const char *said)
     return result();
 }
 
+#define STEP_CANCELLED                                                                             \
+    "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"              \
+    "srun: error: n1: task 0: Killed\n"
+
 static void test_finish_step_cancelled(void **state)
 {
-    json_t *o = finish_with_output(
-        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
-        "srun: error: n1: task 0: Killed\n");
+    json_t *o = finish_with_output("", STEP_CANCELLED);
 
     assert_string_equal(pl_json_string(o, "state"), "cancelled");
     assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "asked");
     json_decref(o);
+}
+
+/* SIGKILL came to other nodes first, and the hub has named a cause before its own came. Other
+ * causes stay, and so does any where srun has ended the step as a rank had failed. */
+static void test_finish_step_cancelled_with_a_cause(void **state)
+{
+    static const struct {
+        const char *cause, *before, *kind;
+    } cases[] = {
+        {"\"kind\":\"runtime\",\"rank\":0", "", "cancelled"},
+        {"\"kind\":\"node\",\"rank\":0", "", "cancelled"},
+        {"\"kind\":\"signal\",\"signal\":9", "", "cancelled"},
+        {"\"kind\":\"signal\",\"signal\":11", "", "signal"},
+        {"\"kind\":\"exit\",\"exit\":1", "", "exit"},
+        {"\"kind\":\"runtime\"", "srun: Terminating StepId=7.0\n", "runtime"},
+        {"\"kind\":\"runtime\"", "srun: error: Terminating job step 7.0\n", "runtime"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        _cleanup_free_ char *line =
+            pl_strf("{\"type\":\"cause\",\"cause\":{%s}}\n", cases[i].cause);
+        _cleanup_free_ char *said = pl_strf("%s" STEP_CANCELLED, cases[i].before);
+        json_t *o = finish_with_output(line, said);
+
+        assert_string_equal(pl_json_string(json_object_get(o, "cause"), "kind"), cases[i].kind);
+        json_decref(o);
+        assert_int_equal(remove_run(NULL), 0);
+        assert_int_equal(make_run(NULL), 0);
+    }
 }
 
 /* plrun itself kills a rank that ignores SIGTERM after the node's daemon, which has the hub, was
@@ -537,8 +570,8 @@ static void test_finish_ranks_killed_by_plrun(void **state)
     json_t *o;
 
     setenv("SLURMD_NODENAME", "n2", 1);
-    o = finish_with_output("plrun: the node daemon is gone; ending rank 0\n"
-                           "srun: error: n1: task 0: Exited with exit code 137\n");
+    o = finish_with_output("", "plrun: the node daemon is gone; ending rank 0\n"
+                               "srun: error: n1: task 0: Exited with exit code 137\n");
     cause = json_object_get(o, "cause");
     assert_string_equal(pl_json_string(o, "state"), "failed");
     assert_string_equal(pl_json_string(cause, "kind"), "runtime");
@@ -672,6 +705,7 @@ int main(void)
         IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),
         IN_RUN(test_finish_step_cancelled),
+        IN_RUN(test_finish_step_cancelled_with_a_cause),
         IN_RUN(test_finish_ranks_killed_by_plrun),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
