@@ -186,11 +186,20 @@ def guard_stopped(c):
     need((cause["kind"], cause["rank"], cause["exit"]) == ("exit", other, 5), f"cause {cause}")
 
 
+# It saves at SIGTERM, and leaves well: the step's code must not.
+POLITE = "trap 'exit 0' TERM; stand; while :; do sleep 0.1; done\n"
+
+
+def stay(c):
+    """All ranks stay, and do one or the other at SIGTERM."""
+    c.plan_all(c.random.choice(("stand\n" + STAY, POLITE)))
+
+
 @fault(nodes=2)
 def daemon_killed(c):
     node = c.random.randrange(1, c.nodes)
     ranks = range(node * c.per_node, (node + 1) * c.per_node)
-    c.plan_all("stand\n" + STAY)
+    stay(c)
     c.start()
     there = c.ranks_there()
     pid = c.daemon_of(there, node)
@@ -210,7 +219,7 @@ def daemon_stopped(c):
     """For longer than the silence that is borne."""
     node = c.random.randrange(1, c.nodes)
     ranks = range(node * c.per_node, (node + 1) * c.per_node)
-    c.plan_all("stand\n" + STAY)
+    stay(c)
     c.start()
     there = c.ranks_there()
     os.kill(c.daemon_of(there, node), signal.SIGSTOP)
@@ -239,7 +248,7 @@ def daemon_pauses(c):
 
 @fault()
 def hub_killed(c):
-    c.plan_all("stand\n" + STAY)
+    stay(c)
     c.start()
     pid = c.daemon_of(c.ranks_there(), 0)
     c.pause()
@@ -294,18 +303,32 @@ def step_signalled(c):
     c.must_fail(None, state="cancelled", kind="cancelled")
 
 
+@fault(ways=("plugin",))
+def stopped_as_its_tasks_end(c):
+    """A rank has stopped a daemon, and all ranks of that node leave well: nobody has failed."""
+    node = c.random.randrange(c.nodes)
+    c.plan_all("stand; reached go; exit 0\n")
+    c.start()
+    os.kill(c.daemon_of(c.ranks_there(), node), signal.SIGSTOP)
+    c.let("go")
+    c.must_be_done()
+
+
 @fault()
 def cancelled(c):
     """scancel of the job: a result, if the daemons got to it, says so; nothing is left in any case."""
-    c.plan_all("stand\n" + STAY)
+    obey = c.random.choice(("", "trap 'exit 0' TERM", "trap 'exit 9' TERM"))
+    c.plan_all(f"{obey}\nstand\ntail -f /dev/null &\nwait $!\nwait\n" if obey else "stand\n" + STAY)
     c.start()
     c.ranks_there()
     c.pause()
     subprocess.run(["scancel", c.job], check=True, timeout=30)
     c.end()
-    need(c.code != 0, "exit code 0")
+    need(c.code != 0 or "exit 0" in obey, "exit code 0")
     result = c.load("result.json")
-    if result:
+    if result and obey:
+        need(result["state"] == "cancelled", result)
+    elif result:
         need(result["state"] in ("cancelled", "failed"), result)
         need(result["state"] == "cancelled" or result["cause"]["kind"] == "signal", result)
 
