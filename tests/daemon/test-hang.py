@@ -5,8 +5,10 @@ PLUME_HANG_LIMIT is short here."""
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import harness
@@ -81,8 +83,10 @@ class Job:
 class Process:
     """A process that does one thing until it is ended."""
 
+    more_env = {}
+
     def __init__(self, step, words):
-        env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": step.job, "SLURM_STEP_ID": "0"}
+        env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": step.job, "SLURM_STEP_ID": "0", **self.more_env}
         self.process = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         self.pid = self.process.pid
 
@@ -110,6 +114,47 @@ def test_rank_behind_is_named(step):
     equal(job.expect("stall", state="over")["ranks"], [1])
     job.end()
     equal(step.result()["state"], "done")
+
+
+RAS_SAYS = b"""OK
+Warnings
+========
+
+#0-0 MISMATCH
+  Communicator ranks have different collective operation counts
+  2 ranks have launched up to operation 9
+  Rank 1 -- GPU 1 managed by process 1036 on node 127.0.0.1
+"""
+
+
+def test_ras_is_asked(step):
+    """What NCCL's RAS says of the job is a part of the stack's file. Nobody else's RAS is asked."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(harness.LIMIT)
+
+        def serve():
+            with server.accept()[0] as client:
+                asked.append(client.recv(4096))
+                client.sendall(RAS_SAYS)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        Process.more_env = {"NCCL_RAS_ADDR": f"localhost:{server.getsockname()[1]}"}
+        try:
+            job = Job(step, wait_for_peer, wait_for_peer)
+        finally:
+            Process.more_env = {}
+        job.steps([0, 1], 1, 8)
+        job.steps([0], 9, 9)
+        job.expect("rank", rank=1, stack="hang-rank-1.txt")
+        thread.join()
+    with open(step.trial("attempt-0", "hang-rank-1.txt"), "rb") as f:
+        text = f.read()
+    equal(asked, [b"timeout 1\nverbose status\n"])
+    assert b"== NCCL RAS at localhost:" in text and RAS_SAYS in text, text
+    job.steps([1], 9, 9)
+    job.end()
 
 
 def test_py_spy_names_the_function(step):

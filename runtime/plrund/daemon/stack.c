@@ -4,6 +4,7 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "runtime/plrund/daemon/probe.h"
+#include "runtime/plrund/daemon/ras.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -223,4 +224,5 @@ void pl_stack_report(pid_t pid, int fd)
         add_threads(fd, list[i]);
     pl_probe_look(pid, &probe);
     add_stacks(fd, probe.pid);
+    pl_ras_report(probe.pid, fd);
 }

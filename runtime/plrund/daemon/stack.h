@@ -8,8 +8,8 @@
 
 /* Writes a report of the process and its descendants to fd, section by section: threads with their
  * place in the kernel; the Python stack, if the program gave plume.py the right to take it; py-spy
- * for a Python, and gdb or eu-stack, as far as they are in PATH. Failures are part of the report.
- * Takes up to PL_STACK_LIMIT_MS. */
+ * for a Python, and gdb or eu-stack, as far as they are in PATH; what NCCL's RAS says. Failures are
+ * part of the report. Takes up to PL_STACK_LIMIT_MS. */
 #define PL_STACK_LIMIT_MS 15000
 void pl_stack_report(pid_t pid, int fd);
 

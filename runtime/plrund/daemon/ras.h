@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/* What NCCL's RAS says of a job (NCCL 2.24 and later): a thread of each process that uses NCCL, of
+ * which one on a node listens at NCCL_RAS_ADDR and answers questions in plain text. */
+#ifndef PL_RUNTIME_PLRUND_DAEMON_RAS_H
+#define PL_RUNTIME_PLRUND_DAEMON_RAS_H
+
+#include <sys/types.h>
+
+/* Writes a section with RAS's verbose status to fd, as RAS words it, if the environment of the
+ * process names an address of this host and somebody listens there; else nothing. Takes up to
+ * PL_RAS_LIMIT_MS. */
+#define PL_RAS_LIMIT_MS 2000
+void pl_ras_report(pid_t pid, int fd);
+
+#endif
