@@ -863,13 +863,17 @@ def test_plugin_ranks_without_guard(step):
     equal(step.load("status.json")["state"]["ranks"][0]["state"], "killed")
 
 
-def start_tasks(step, **env):
+def leave_well(*_):
+    os._exit(0)
+
+
+def start_tasks(step, second=signal.SIG_DFL, **env):
     """Two tasks under the plugin's daemon; the first ignores SIGTERM."""
     step.tasks_per_node = 2
-    step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE="0.1", **env)
+    step.env.update({"PLUME_PLUGIN": "1", "PLUME_KILL_GRACE": "0.1", **env})
     d = step.start()
     tasks = []
-    for i, action in enumerate((signal.SIG_IGN, signal.SIG_DFL)):
+    for i, action in enumerate((signal.SIG_IGN, second)):
         tasks.append(step.keep(harness.Task(action)))
         r = d.rank("starter", i, local_rank=i, guarded=False, pid=tasks[i].pid)
         r.expect("world")
@@ -905,6 +909,16 @@ def test_lifeline_ends_tasks_of_a_stopped_daemon(step):
     # It would hold the streams of srun, and so the step, for ever.
     equal(d.wait(), -signal.SIGKILL)
     wait_for("the end of its socket", lambda: not os.path.exists(d.socket))
+
+
+def test_lifeline_has_given_up_the_daemon(step):
+    """One that goes on later reports no end of a rank as the rank's own."""
+    d, tasks = start_tasks(step, leave_well, PLUME_SILENCE=str(harness.SLOW), PLUME_KILL_GRACE=str(LIMIT))
+    d.process.send_signal(signal.SIGSTOP)
+    equal(tasks[1].wait(), signal.SIGKILL)  # the other one ignores SIGTERM, and has the grace
+    d.control.send(type="exited", rank=1, status=9)
+    d.process.send_signal(signal.SIGCONT)
+    equal(d.wait(), -signal.SIGKILL)
 
 
 def test_lifeline_ends_a_stopped_daemon_without_tasks(step):

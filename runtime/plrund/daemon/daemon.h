@@ -274,6 +274,9 @@ void pl_daemon_lifeline_start(struct pl_daemon *d);
 void pl_daemon_lifeline_hold(struct pl_daemon *d, const struct pl_rank *rank);
 void pl_daemon_lifeline_beat(struct pl_daemon *d);
 void pl_daemon_lifeline_close(struct pl_daemon *d);
+/* Ends this process, as the lifeline is about to, if the lifeline has given it up: it was stopped,
+ * goes on, and would report that ranks ended by themselves. */
+void pl_daemon_lifeline_obey(const struct pl_daemon *d);
 
 /* daemon_probe.c: tells the hub what the running ranks do, after half a second, and sends the
  * stacks of a rank. prepare starts the process that looks, before the daemon is confined; it cannot

@@ -6,6 +6,7 @@
 #include "runtime/plrund/daemon/lifeline.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #define STARTS_MAX 4 /* of a daemon: who kills it again and again has his way */
@@ -95,6 +96,17 @@ void pl_daemon_lifeline_beat(struct pl_daemon *d)
 {
     if (d->lifeline)
         send_packet(d->lifeline, PL_LIFELINE_BEAT, -EBADF);
+}
+
+void pl_daemon_lifeline_obey(const struct pl_daemon *d)
+{
+    char packet = 0;
+
+    if (!d->lifeline || recv(d->lifeline->fd, &packet, 1, MSG_DONTWAIT) != 1 ||
+        packet != PL_LIFELINE_GIVEN_UP)
+        return;
+    pl_log_error("child", "this daemon was silent for too long: its ranks are ended, and so is it");
+    kill(getpid(), SIGKILL);
 }
 
 /* The end of the socket is its order to end what is left, and itself. */

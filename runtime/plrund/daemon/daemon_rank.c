@@ -404,6 +404,7 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
 
     if (rank->ended)
         return;
+    pl_daemon_lifeline_obey(d); /* it may be the lifeline that has ended the rank */
     rank->ended = true;
     rank->status = status;
     rank->verdict_due = true;

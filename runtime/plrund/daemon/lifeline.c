@@ -154,6 +154,8 @@ int pl_lifeline_run(int fd, struct pl_error *err)
     if (ranks.n > 1)
         pl_log_error("child", "the node daemon is gone or stopped: ending its %zu ranks",
                      ranks.n - 1);
+    if (ranks.silent)
+        pl_send_fds(fd, &(char){PL_LIFELINE_GIVEN_UP}, 1, NULL, 0);
     end_ranks(&ranks);
     if (ranks.silent && daemon >= 0)
         syscall(SYS_pidfd_send_signal, daemon, SIGKILL, NULL, 0);

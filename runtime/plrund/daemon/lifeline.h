@@ -19,4 +19,7 @@ int pl_lifeline_run(int fd, struct pl_error *err);
 #define PL_LIFELINE_RANK 'r'
 #define PL_LIFELINE_SOCKET 's' /* its path follows */
 
+/* The lifeline sends one, before it ends the ranks of a daemon that was silent for too long. */
+#define PL_LIFELINE_GIVEN_UP 'g'
+
 #endif
