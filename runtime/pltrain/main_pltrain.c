@@ -70,9 +70,11 @@ static void catch_signals(struct pl_train_options *options)
     sigaction(SIGINT, &action, NULL);
 }
 
+/* Ranks mostly fail together, with one text. */
 static int complain(int code, const struct pl_error *err)
 {
-    pl_log_error("train", "%s", pl_error_text(err));
+    if (pl_local_first(pl_error_text(err)))
+        pl_log_error("train", "%s", pl_error_text(err));
     return code;
 }
 

@@ -7,6 +7,8 @@
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
+
 struct pl_local_options {
     unsigned processes;
     unsigned per_node;  /* ranks per simulated node; 0 = one node. Nodes are joined by TCP. */
@@ -21,5 +23,9 @@ struct pl_local_options {
  * is passed on to them. Call before any thread exists; in a child there is one then, which ends it
  * if its parent is killed. */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
+
+/* In a child: true unless another one has asked with the same text, so that what all ranks say is
+ * said once. Elsewhere true. */
+bool pl_local_first(const char *text);
 
 #endif

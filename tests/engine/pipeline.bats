@@ -19,6 +19,7 @@ says() {
     local status=$1 words=$2
     shift 2
     run "-$status" --separate-stderr pltrain "$@"
+    [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
     [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
 }
 
@@ -117,8 +118,9 @@ needs() {
 
 @test "a label that is no class is named by all ranks, in any microbatch" {
     for order in 1f1b gpipe; do
-        ODD=label says 1 "label 3 of row 20 is not in [0, 2]" "${PIPE[@]}" --stages 2 --schedule $order \
-            --overfit-batches 1 "$BROKEN/odd.so"
+        ODD=label run -1 --separate-stderr pltrain "${PIPE[@]}" --stages 2 --schedule $order --overfit-batches 1 "$BROKEN/odd.so"
+        grep -q '^pltrain: label 3 of row 20 is not in \[0, 2\]' <<<"$stderr" || { echo "$stderr"; false; }
+        grep -q '^pltrain: rank 1 gave up: label 3 of row 20 is not in' <<<"$stderr" || { echo "$stderr"; false; }
         [[ $stderr != *"not a number"* ]] || { echo "$stderr"; false; }
     done
 }

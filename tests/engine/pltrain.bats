@@ -358,7 +358,7 @@ bits() {
     [[ $stderr == "pltrain: crashed with module '$BROKEN/broken_crash.so' in its hook training_step (SIGSEGV)"* ]]
     run -139 --separate-stderr pltrain --processes 3 "$BROKEN/broken_crash.so"
     grep -q "in its hook training_step (SIGSEGV)" <<<"$stderr"
-    [ "$(grep -c 'lost rank 2: ' <<<"$stderr")" -eq 2 ] || { echo "$stderr"; false; }
+    [ "$(grep -c 'lost rank 2: ' <<<"$stderr")" -ge 1 ] || { echo "$stderr"; false; }
 }
 
 # odd HOW STATUS WORDS ARGS...: the module does HOW; some line on stderr has the words.
@@ -443,24 +443,24 @@ PY
     timeout 100 python3 "$PLUME_SRC/tests/engine/store_peer.py" "$BUILD/pltrain" "$BROKEN/broken_place.so" "$PWD/key"
 }
 
-@test "a loss that is no number ends all ranks, and each says why" {
+@test "a loss that is no number ends all ranks, and the reason is told once, with its rank" {
     says 1 "the loss is not a number at step 1 of epoch 1" "$BROKEN/broken_nan.so"
     for per_node in 1 2 3; do
         run -1 --separate-stderr pltrain --processes 3 --processes-per-node $per_node \
             "$BROKEN/broken_nan.so"
-        [ "${#stderr_lines[@]}" -eq 3 ]
+        [ "${#stderr_lines[@]}" -eq 2 ]
         grep -qx 'pltrain: the loss is not a number at step 1 .*' <<<"$stderr"
-        [ "$(grep -c 'rank 2 gave up: the loss is not a number at step 1' <<<"$stderr")" -eq 2 ]
+        [ "$(grep -c 'rank 2 gave up: the loss is not a number at step 1' <<<"$stderr")" -eq 1 ]
     done
 }
 
-# all_say WORDS ARGS...: each of 3 ranks fails with one line on stderr that begins with WORDS.
+# all_say WORDS ARGS...: 3 ranks fail, and say it in one line on stderr, which begins with WORDS.
 all_say() {
     local words=$1
     shift
     run -1 --separate-stderr pltrain --processes 3 "$@"
-    [ "$(grep -c "^pltrain: $words" <<<"$stderr")" -eq 3 ] || { echo "$stderr"; false; }
-    [ "${#stderr_lines[@]}" -eq 3 ]
+    [ "$(grep -c "^pltrain: $words" <<<"$stderr")" -eq 1 ] || { echo "$stderr"; false; }
+    [ "${#stderr_lines[@]}" -eq 1 ]
 }
 
 @test "ranks that are not alike end the run" {
