@@ -535,6 +535,7 @@ int main(int argc, char **argv)
     pl_log_init("pltrain");
     pl_trace_init("pltrain");
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that is as large as it may be */
     if (pl_site_load(&err) < 0 || pl_pltrain_init(&p, argc, &err) < 0)
         return complain(PL_EXIT_FAILED, &err);
     if (pl_pltrain_parse(&p, argc, argv, &done, &err) < 0)

@@ -548,3 +548,18 @@ named() {
     RANK=2 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 NODE_RANK=0 says 1 "are not consistent" mlp
     RANK=x WORLD_SIZE=2 says 1 "RANK" mlp
 }
+
+@test "a checkpoint that becomes too large is one line, and the one before stays" {
+    cd "$BATS_TEST_TMPDIR"
+    local -a run=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --checkpoint-dir c --save-last --epochs 2)
+    local -a mlp=(mlp --batch_size 8 --hidden 8000)
+    pltrain "${run[@]}" --max-steps 1 "${mlp[@]}" >/dev/null
+    find c -type f -exec sha256sum {} + | sort >before
+    for how in "" "--strategy sharded --processes 2"; do
+        read -ra words <<<"$how"
+        # KiB: less than the file, and more than the memory that ranks share.
+        (ulimit -f 4000 && run -1 --separate-stderr pltrain "${run[@]}" --resume c/last.ckpt "${words[@]}" "${mlp[@]}" &&
+            [ "$(grep -c "^pltrain: cannot write checkpoint 'c/epoch=2-step=2.ckpt': File too large$" <<<"$stderr")" -eq 1 ])
+        find c -type f -exec sha256sum {} + | sort | diff before -
+    done
+}
