@@ -22,6 +22,7 @@ struct pl_pltrain {
     bool list;
     int64_t processes, per_node, nodes;      /* 0 = not given */
     int64_t devices;                         /* 0 = auto */
+    const char *devices_by;                  /* the option that has set them; NULL = none */
     int64_t global_batch;                    /* samples per step over all ranks; 0 = not given */
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */

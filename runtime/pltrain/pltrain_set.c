@@ -217,12 +217,8 @@ int pl_pltrain_set_profile(void *ctx,
 }
 
 /* "auto", a number, or a list of different devices; "3," and "[3]" are the list of device 3. */
-int pl_pltrain_set_devices(void *ctx,
-                           const struct pl_option *o,
-                           const char *value,
-                           struct pl_error *err)
+static int parse_devices(struct pl_pltrain *p, const char *value, struct pl_error *err)
 {
-    struct pl_pltrain *p = ctx;
     _cleanup_free_ char *copy = strdup(value);
     char *rest = copy, *word;
     int64_t device;
@@ -258,6 +254,44 @@ int pl_pltrain_set_devices(void *ctx,
     return 0;
 }
 
+static bool same_devices(const struct pl_pltrain *a, const struct pl_pltrain *b)
+{
+    return a->devices == b->devices && a->n_device == b->n_device &&
+           memcmp(a->device, b->device, a->n_device * sizeof(*a->device)) == 0;
+}
+
+/* As parse_devices(), counted from `first` on. Options of other names must say the same; of one
+ * name the last one counts. */
+static int take_devices(struct pl_pltrain *p,
+                        const struct pl_option *o,
+                        const char *value,
+                        unsigned first,
+                        struct pl_error *err)
+{
+    struct pl_pltrain before = *p;
+    int r = parse_devices(p, value, err);
+
+    for (size_t i = 0; i < p->n_device && r == 0; i++) {
+        if (p->device[i] < first)
+            return pl_error_set(err, -EINVAL, "cores count from 1");
+        p->device[i] -= first;
+    }
+    if (r == 0 && before.devices && p->devices && strcmp(before.devices_by, o->name) != 0 &&
+        !same_devices(&before, p))
+        return pl_error_set(err, -EINVAL, "'--%s' names other devices: leave one out",
+                            before.devices_by);
+    p->devices_by = o->name;
+    return r;
+}
+
+int pl_pltrain_set_devices(void *ctx,
+                           const struct pl_option *o,
+                           const char *value,
+                           struct pl_error *err)
+{
+    return take_devices(ctx, o, value, 0, err);
+}
+
 int pl_pltrain_set_gpus(void *ctx,
                         const struct pl_option *o,
                         const char *value,
@@ -277,15 +311,12 @@ int pl_pltrain_set_tpu_cores(void *ctx,
                              struct pl_error *err)
 {
     struct pl_pltrain *p = ctx;
-    int r = pl_pltrain_set_devices(ctx, o, value, err);
+    int r = take_devices(p, o, value, 1, err);
 
     if (r == 0 && p->devices == 0)
         r = pl_error_set(err, -EINVAL, "give a number of cores, or one core as [K]");
     p->auto_gpu = false;
     p->tpu = p->tpu_cores = true;
-    for (size_t i = 0; i < p->n_device && r == 0; i++)
-        if (p->device[i]-- == 0)
-            r = pl_error_set(err, -EINVAL, "cores count from 1");
     return r;
 }
 

@@ -115,6 +115,9 @@ as_ranks() {
     says 2 'cores count from 1' --tpu-cores '[0]' mlp
     says 2 'a number of cores, or one core as [K]' --tpu-cores auto mlp
     says 2 'leave out --tpu-cores' --tpu-cores 2 --compare-devices mlp
+    says 2 "--devices: '--tpu-cores' names other devices: leave one out" --tpu-cores 2 --devices 3 mlp
+    says 2 "--tpu-cores: '--devices' names other devices: leave one out" --devices 3 --tpu-cores '[3]' mlp
+    says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 2 --tpu-cores 5 mlp # the last one counts
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 5 mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores '[5]' mlp
     says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy dp mlp
