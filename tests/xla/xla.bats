@@ -303,6 +303,22 @@ kept() {
     done
 }
 
+@test "a module that counts its calls counts the same on all ranks, though the plan of the step does not fit" {
+    export OMP_NUM_THREADS=1 # threads have stacks
+    (ulimit -v 900000 && pltrain --processes 3 --max-steps 1 "$FAKE/sometimes.so" >out 2>&1) ||
+        skip "a sanitizer's shadow memory has no limit"
+    plain=$(sed -n 's/^rank 0: //p' out)
+    free=$(sed -n 's/^model: .* a rank of \([0-9]*\)[0-9.]* MB)$/\1/p' out) # of the limit
+    for strategy in ddp sharded; do
+        (ulimit -v $((900000 - (free + 1) * 1000000 / 1024)) &&
+            pltrain --processes 3 --strategy $strategy --max-steps 1 "$FAKE/sometimes.so" >out 2>err)
+        grep -q 'warning: rank 0 needs .* MB of .* MB: ' err
+        [ "$(sed -n 's/^rank .: //p' out | sort -u | wc -l)" -eq 1 ]
+        [ "$(grep -c '^rank [012]: [0-9]* calls$' out)" -eq 3 ]
+        [ "$(sed -n 's/^rank 0: //p' out)" != "$plain" ] # other choices were planned, too
+    done
+}
+
 @test "a parameter misses steps, and hooks read it, as on the CPU" {
     needs_plugin
     as_cpu --max-steps 9 --optimizer adam "$FAKE/sometimes.so"
