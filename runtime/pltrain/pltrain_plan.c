@@ -106,16 +106,12 @@ static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *er
 static int check_recompute(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
-    const char *other = t->strategy == PL_STRATEGY_PIPELINE ? "--strategy pipeline"
-                        : t->shard == PL_SHARD_PARAM        ? "--shard param"
-                        : p->tpu                            ? "--accelerator tpu"
-                                                            : NULL;
 
-    if (!t->recompute || !other)
+    if (!t->recompute || !p->tpu)
         return 0;
     return pl_error_set(err, -EINVAL,
-                        "options '--recompute' and '%s' do not go together so far: leave one out",
-                        other);
+                        "options '--recompute' and '--accelerator tpu' do not go together so far: "
+                        "leave one out");
 }
 
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)

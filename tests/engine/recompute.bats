@@ -23,7 +23,11 @@ results_of() {
 @test "recomputation has the same bits" {
     for line in "--accumulate 2 cnn --batchnorm 1" "lstm --batch_size 4" "vae" \
         "--precision bf16 --processes 2 ${GPT[*]}" "--precision 16 --amp-level O2 --strategy dp --devices 2 ${GPT[*]}" \
-        "--strategy sharded --shard grad --processes 2 ${GPT[*]}" "--tensor-parallel 2 ${GPT[*]}"; do
+        "--strategy sharded --shard grad --processes 2 ${GPT[*]}" "--tensor-parallel 2 ${GPT[*]}" \
+        "--strategy sharded --shard param --processes 2 --precision bf16 ${GPT[*]}" \
+        "--strategy sharded --shard param --processes 3 cnn --batchnorm 1 --batch_size 8" \
+        "--strategy pipeline --stages 2 --microbatches 3 ${GPT[*]}" \
+        "--strategy pipeline --stages 3 --schedule gpipe --precision bf16 ${GPT[*]}"; do
         read -ra words <<<"$line"
         plain=$(results_of "${words[@]}")
         [[ $plain == *test_loss* ]]
@@ -42,10 +46,21 @@ results_of() {
     ((less * 100 < planned * 105 && planned * 100 < less * 105)) || { echo "$less, planned $planned"; false; }
 }
 
-@test "what does not go is one line" {
-    for other in "--strategy pipeline" "--strategy sharded --shard param"; do
-        read -ra words <<<"$other"
-        run -2 --separate-stderr pltrain --recompute "${words[@]}" mlp
-        [[ $stderr == "pltrain: options '--recompute' and '"*"' do not go together so far: leave one out" ]]
+@test "shards and stages take less memory, as planned" {
+    for line in "--strategy sharded --shard param --processes 2" "--strategy pipeline --stages 2 --microbatches 2"; do
+        read -ra words <<<"$line"
+        for how in "" --recompute; do
+            pltrain --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 ${how:+"$how"} "${words[@]}" --profile \
+                "${GPT[@]}" --context 64 --batch_size 32 2>"err$how" >/dev/null
+        done
+        read -r plain _ < <(sed -n 's/^peak_bytes \([0-9]*\), planned \([0-9]*\)$/\1 \2/p' err)
+        read -r less planned < <(sed -n 's/^peak_bytes \([0-9]*\), planned \([0-9]*\)$/\1 \2/p' err--recompute)
+        ((less * 5 < plain * 4)) || { echo "$line: $less of $plain bytes"; false; }
+        ((less * 100 < planned * 105 && planned * 100 < less * 105)) || { echo "$line: $less, planned $planned"; false; }
     done
+}
+
+@test "what does not go is one line" {
+    run -2 --separate-stderr pltrain --recompute --accelerator tpu mlp
+    [[ $stderr == "pltrain: options '--recompute' and '--accelerator tpu' do not go together so far: leave one out" ]]
 }

@@ -350,7 +350,7 @@ static void try_one(uint64_t seed)
 {
     struct pl_rng rng;
     struct run *one, *pipe;
-    unsigned pipes, stages;
+    unsigned pipes, stages, per_node;
 
     pl_rng_init(&rng, seed, 11);
     one = new_run(seed, 2 + pl_rng_below(&rng, 20));
@@ -367,7 +367,9 @@ static void try_one(uint64_t seed)
     pipe->options.pipe_order = pl_rng_below(&rng, 2) ? PL_PIPE_GPIPE : PL_PIPE_1F1B;
     pipe->options.balance_every = pl_rng_below(&rng, 3);
     go(one, pipes, 0);
-    go(pipe, pipes * stages, pl_rng_below(&rng, 4) == 0 ? stages : 0);
+    per_node = pl_rng_below(&rng, 4) == 0 ? stages : 0;
+    pipe->options.recompute = pl_rng_below(&rng, 2);
+    go(pipe, pipes * stages, per_node);
     assert_alike(pipe, one, one->options.optimizer == PLUME_ADAM ? 1e-7 : 1e-9);
 }
 
@@ -518,6 +520,31 @@ static void test_devices_may_differ_in_memory(void **state)
         fail_msg("%s", pipe->error);
 }
 
+/* What a stage computes again it need not keep: a cut fits that would not without. */
+static void test_recomputation_makes_a_cut_fit(void **state)
+{
+    const uint64_t tensor = 256 * WIDTH * sizeof(double); /* of a microbatch */
+    struct run *one = new_run(4, 0), *pipe;
+
+    one->chain = 12;
+    snprintf(one->hparams[0], 32, "batch_size=512");
+    go(one, 1, 0);
+    pipe = pipeline_of(one, 3, 2);
+    pipe->emulated = true;
+    pipe->small_rank = 0;
+    /* Half a tensor less than the first layer's weights, which are as large as a tensor, with their
+     * gradient and Adam's state, and its output of two microbatches. */
+    pipe->small_bytes = 3 * (2 * tensor + tensor / 2);
+    go(pipe, 3, 0);
+    if (!strstr(pipe->error, "fits the devices' memory"))
+        fail_msg("%s", pipe->error);
+    pipe = pipeline_of(pipe, 3, 2);
+    pipe->error[0] = '\0';
+    pipe->options.recompute = true;
+    go(pipe, 3, 0);
+    assert_alike(pipe, one, 1e-9);
+}
+
 /* All others end as well, and say which rank it was. */
 static void test_a_stage_without_memory_is_named(void **state)
 {
@@ -630,6 +657,7 @@ int main(void)
         cmocka_unit_test(test_ranks_have_their_own_parameters),
         cmocka_unit_test(test_the_cut_moves_with_its_state),
         cmocka_unit_test(test_devices_may_differ_in_memory),
+        cmocka_unit_test(test_recomputation_makes_a_cut_fit),
         cmocka_unit_test(test_a_stage_without_memory_is_named),
         cmocka_unit_test(test_a_lost_rank_is_named),
         cmocka_unit_test(test_what_does_not_go_is_told),

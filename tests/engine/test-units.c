@@ -314,6 +314,7 @@ static void try_one(uint64_t seed)
     per_node = (unsigned)pl_rng_below(&rng, 3);
     param = param_of(ddp);
     param->options.shard_in_node = ranks == 4 && per_node == 2;
+    param->options.recompute = pl_rng_below(&rng, 2);
     if (ddp->options.accumulate > 1) { /* shards add up in another order than ddp */
         ddp->options.strategy = PL_STRATEGY_SHARDED;
         ddp->options.shard = PL_SHARD_GRAD;

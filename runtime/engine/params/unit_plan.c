@@ -154,6 +154,17 @@ static void add_use(struct uses *uses, const plume_tensor *t, size_t position)
     uses->newest = unit;
 }
 
+/* Before the backward of node `last` a segment that ends with it is computed again. */
+static void add_uses_again(struct uses *uses, size_t last)
+{
+    const struct pl_tape *tape = uses->tape;
+
+    for (size_t i = 0; tape->again && i <= last; i++)
+        for (size_t k = 0; k < tape->nodes[i].n_in && tape->again[i].before == last + 1; k++)
+            if (tape->nodes[i].in[k])
+                add_use(uses, tape->nodes[i].in[k], 2 * tape->n - 1 - last);
+}
+
 static void find_uses(struct uses *uses)
 {
     const struct pl_tape *tape = uses->tape;
@@ -172,10 +183,12 @@ static void find_uses(struct uses *uses)
     for (size_t i = 0; i < tape->n_roots; i++) /* read after the run */
         if (tape->roots[i])
             add_use(uses, tape->roots[i], last);
-    for (size_t i = tape->n; i-- > 0;)
+    for (size_t i = tape->n; i-- > 0;) {
+        add_uses_again(uses, i);
         for (size_t k = 0; k < tape->nodes[i].n_in && tape->nodes[i].back; k++)
             if (tape->nodes[i].in[k] && (tape->nodes[i].op->needs & PL_NEEDS_IN(k)))
                 add_use(uses, tape->nodes[i].in[k], 2 * tape->n - 1 - i);
+    }
 }
 
 /* ---- places ---- */

@@ -332,6 +332,8 @@ static int reset(struct pl_stage_tape *s, const struct pl_tape *whole, size_t n)
     tape->allreduce_ctx = whole->allreduce_ctx;
     tape->peers = whole->peers;
     tape->graphs = whole->graphs;
+    tape->recompute = whole->recompute;
+    tape->segments = 0;     /* those of other ops may not suit these */
     tape->chunk = SIZE_MAX; /* none: bits do not depend on where the cut is */
     return 0;
 }

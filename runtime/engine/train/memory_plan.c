@@ -49,11 +49,6 @@ static bool try(struct choices *c, const struct pl_memory_as *as, const char *te
     return true;
 }
 
-static bool may_recompute(const struct pl_trainer *t)
-{
-    return !t->options->recompute && t->strategy.shard != PL_SHARD_PARAM;
-}
-
 /* The largest batch that fits of those that divide this one: accumulated they are the same samples
  * per step. */
 static bool try_batches(struct choices *c, bool recompute)
@@ -90,8 +85,7 @@ static bool try_shards(struct choices *c, unsigned ranks, const char *of)
 
         if (kind < (unsigned)t->strategy.shard ||
             (kind == (unsigned)t->strategy.shard && ranks == t->group.shards->size) ||
-            (kind >= PL_SHARD_GRAD && t->module->manual_step) ||
-            (kind == PL_SHARD_PARAM && t->options->recompute))
+            (kind >= PL_SHARD_GRAD && t->module->manual_step))
             continue;
         snprintf(text, sizeof(text), "%s--strategy sharded --shard %s", of,
                  names[kind - PL_SHARD_OS]);
@@ -114,9 +108,9 @@ static void find_choices(struct choices *c)
     unsigned size = t->group.shards->size, of_each = t->tp.on ? t->tp.split.n : 1;
     char text[PL_MEMORY_CHOICE];
 
-    if (may_recompute(t))
+    if (!t->options->recompute)
         (void)try(c, &(struct pl_memory_as){.recompute = true}, "--recompute");
-    if (!try_batches(c, false) && c->n == 0 && may_recompute(t))
+    if (!try_batches(c, false) && c->n == 0 && !t->options->recompute)
         (void)try_batches(c, true);
     if (may_shard(t) && size > 1)
         (void)try_shards(c, size, "");

@@ -525,6 +525,12 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err)
     set_limits(pipe, all, n);
     problem = pl_pipe_problem(pipe);
     r = pl_pipe_choose(pipe, &problem, pipe->cut, &seconds, err);
+    if (r == -ENOSPC && pipe->options->recompute) {
+        /* What is computed again is not kept. How much that is depends on the cut, whose stages are
+         * planned later (pl_memory_stages()). */
+        memset(pipe->costs.kept, 0, pipe->costs.n * sizeof(*pipe->costs.kept));
+        r = pl_pipe_choose(pipe, &problem, pipe->cut, &seconds, err);
+    }
     if (r == -EINVAL && pipe->options->deterministic)
         return pl_error_wrap(err, r, "--deterministic keeps a parameter's ops in one stage");
     if (r < 0)
