@@ -19,13 +19,13 @@
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"
 #include "runtime/engine/util/hang.h"
-#include "runtime/engine/xla/xla.h"
 #include "runtime/pltrain/auto_gpu.h"
 #include "runtime/pltrain/compare.h"
 #include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "runtime/pltrain/threads.h"
+#include "runtime/pltrain/xla_hosts.h"
 
 #include <math.h>
 #include <signal.h>
@@ -334,6 +334,7 @@ static int train_in(const struct pl_pltrain *p,
     _cleanup_(pl_rank_report_close) struct pl_rank_report report = {.link = PL_RANK_LINK_INIT};
     struct pl_train_options options = p->train;
     struct gpus gpus = {0};
+    struct pl_xla_hosts hosts = {0};
     bool gpu = p->gpu;
     int r;
 
@@ -363,23 +364,11 @@ static int train_in(const struct pl_pltrain *p,
         if (r < 0)
             pl_comm_abort(comm, pl_error_text(err));
     }
-    if (r == 0 && p->tpu) {
-        const struct pl_xla_options xla = {.plugin = p->plugin ? p->plugin : "libtpu.so",
-                                           .dump = p->dump,
-                                           .cache = !p->no_program_cache,
-                                           .devices = p->n_device ? p->device : NULL,
-                                           .n = PL_MAX(options.replicas, 1u)};
-
-        r = pl_xla_open(&xla, &options.xla, err);
-        if (r < 0)
-            pl_comm_abort(comm, pl_error_text(err));
-        else
-            pl_log_debug("train", "steps are programs for an XLA device, platform %s",
-                         pl_xla_platform(options.xla));
-    }
+    if (r == 0 && p->tpu)
+        r = pl_xla_hosts_open(&hosts, p, comm, &options, err);
     if (r == 0)
         r = train_on(module, hparams, &options, comm, &report, err);
-    pl_xla_close(options.xla);
+    pl_xla_hosts_close(&hosts, &options);
     if (comm) /* tells the others why, unless all ranks are done or agreed to stop */
         pl_comm_gpu_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);
     pl_gpu_close_all(gpus.list, gpus.n);

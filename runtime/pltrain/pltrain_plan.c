@@ -155,10 +155,10 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
     if (p->tpu && (p->gpu || p->cpu))
         return pl_error_set(err, -EINVAL, "a run has one kind of accelerator: choose %s or tpu",
                             p->gpu ? "gpu" : "cpu");
-    if (p->tpu && (p->processes > 1 || p->nodes > 1))
+    if (p->tpu && p->processes > 1)
         return pl_error_set(err, -EINVAL,
-                            "'--accelerator tpu' has all its devices in one process: leave "
-                            "'--processes' and '--num-nodes' out, and give '--tpu-cores N'");
+                            "'--accelerator tpu' has all devices of a node in one process: leave "
+                            "'--processes' out, and give '--tpu-cores N'");
     if (p->dump && !p->tpu)
         return pl_error_set(err, -EINVAL,
                             "option '--dump-stablehlo' needs '--accelerator tpu' or "

@@ -3,8 +3,8 @@
  * each program says. Results that have an argument's memory are the argument's contents; all others
  * are 0. It aborts where an argument has another type or shape than the text has, or is gone, and
  * at the end if an array or a program has not been freed. $FAKE_PJRT_LOG gets a line per program.
- * It has 4 devices, whose replicas run alike. Plugins: "no-device", "no-compiler" and "no-runs"
- * fail where their names say. */
+ * It has 4 devices, whose replicas run alike; with several hosts it has 4 on each. Plugins:
+ * "no-device", "no-compiler" and "no-runs" fail where their names say. */
 #include "runtime/engine/xla/pjrt_table.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 struct pl_pjrt {
     const char *plugin;
-    size_t n; /* devices */
+    size_t n, world; /* devices; of all hosts */
     size_t arrays, programs;
 };
 
@@ -41,19 +41,56 @@ static void stop(const char *what)
     abort();
 }
 
-static int fake_open(
-    const char *path, const unsigned *list, size_t n, struct pl_pjrt **ret, struct pl_error *err)
+/* The hosts tell each other of their devices. */
+static int meet(const struct pl_pjrt_hosts *h, size_t n, size_t *ret_world, struct pl_error *err)
 {
+    char key[32], text[32];
+    int r;
+
+    snprintf(key, sizeof(key), "fake/%u", h->index);
+    snprintf(text, sizeof(text), "%zu", n);
+    r = h->put(h->ctx, key, strlen(key), text, strlen(text), err);
+    *ret_world = 0;
+    for (unsigned i = 0; i < h->n && r == 0; i++) {
+        char *value;
+        size_t len;
+
+        snprintf(key, sizeof(key), "fake/%u", i);
+        r = h->get(h->ctx, key, strlen(key), 20000, &value, &len, err);
+        if (r < 0)
+            break;
+        *ret_world += strtoul(value, NULL, 10);
+        free(value);
+    }
+    return r;
+}
+
+static int fake_open(const char *path,
+                     const unsigned *list,
+                     size_t n,
+                     const struct pl_pjrt_hosts *hosts,
+                     struct pl_pjrt **ret,
+                     struct pl_error *err)
+{
+    size_t world = n;
+    int r;
+
     for (size_t i = 0; i < n; i++)
         if ((list ? list[i] : i) >= 4)
             return pl_error_set(err, -ENODEV, "the fake has 4 devices");
     if (strcmp(path, "no-device") == 0)
         return pl_error_set(err, -ENODEV, "the PJRT plugin has no device on this machine");
+    if (hosts && strcmp(path, "no-second-host") == 0 && hosts->index == 1)
+        return pl_error_set(err, -EIO, "the XLA device of the second host: is in use");
+    r = hosts ? meet(hosts, n, &world, err) : 0;
+    if (r < 0)
+        return r;
     *ret = calloc(1, sizeof(**ret));
     if (!*ret)
         return pl_error_nomem(err);
     (*ret)->plugin = path;
     (*ret)->n = n;
+    (*ret)->world = world;
     return 0;
 }
 
@@ -120,9 +157,19 @@ static void parse(struct pl_pjrt_program *program, const char *text)
     }
 }
 
+/* Replicas are told only where there are several. */
+static void check_replicas(const char *text, size_t n)
+{
+    const char *at = strstr(text, "mhlo.num_replicas = ");
+
+    if ((at ? strtoul(at + strlen("mhlo.num_replicas = "), NULL, 10) : 1) != n)
+        stop("a program is for another number of devices");
+}
+
 static int fake_compile(struct pl_pjrt *p,
                         const char *text,
                         size_t len,
+                        bool everywhere,
                         size_t outputs,
                         struct pl_pjrt_program **ret,
                         struct pl_error *err)
@@ -138,6 +185,7 @@ static int fake_compile(struct pl_pjrt *p,
         return pl_error_nomem(err);
     if (strlen(text) != len)
         stop("the text has another length");
+    check_replicas(text, everywhere ? p->world : p->n);
     parse(program, text);
     program->text = strdup(text);
     if (program->n_out != outputs)

@@ -28,7 +28,7 @@ void on_xla_open(const char *plugin)
 
     must(pl_plugin_load("plume-pjrt.so", RTLD_NOW, &handle, &err), &err);
     table = dlsym(handle, PL_PJRT_TABLE_SYMBOL);
-    must(table ? table->open(plugin, NULL, 1, &client, &err) : -ENOENT, &err);
+    must(table ? table->open(plugin, NULL, 1, NULL, &client, &err) : -ENOENT, &err);
 }
 
 void on_xla_close(void)
@@ -91,7 +91,7 @@ static void execute(const struct program *p, const struct pl_buf *text)
     struct pl_pjrt_array *in[MOST] = {0}, *out[MOST] = {0};
     struct pl_error err = {0};
 
-    must(table->compile(client, text->data, text->len, p->n_out, &program, &err), &err);
+    must(table->compile(client, text->data, text->len, false, p->n_out, &program, &err), &err);
     for (size_t i = 0; i < p->lower.n_leaves; i++) {
         const plume_tensor *t = p->leaf[i].tensor;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A module whose bias is used in two steps of three, and whose hooks read parameters, or, if built
  * with READS_GRADIENT, a gradient. SOMETIMES_BY_CALLS counts calls in place of steps: replicas
- * differ. */
+ * differ. SOMETIMES_BY_RANK: ranks do. */
 #include <plume/module.h>
 
 #include <stdio.h>
@@ -40,7 +40,9 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
 static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
-    int n = getenv("SOMETIMES_BY_CALLS") ? model.calls : model.steps;
+    int n = getenv("SOMETIMES_BY_CALLS")  ? model.calls
+            : getenv("SOMETIMES_BY_RANK") ? (int)pl->rank
+                                          : model.steps;
     plume_tensor *b = n % 3 ? model.b : NULL;
 
     model.calls++;

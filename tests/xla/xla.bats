@@ -110,7 +110,7 @@ as_ranks() {
     says 2 'choose gpu or tpu' --pjrt-plugin x --accelerator gpu mlp
     says 2 'choose cpu or tpu' --pjrt-plugin x --accelerator cpu mlp
     says 2 'choose cpu or tpu' --accelerator cpu --pjrt-plugin x mlp
-    says 2 'has all its devices in one process' --accelerator tpu --processes 2 mlp
+    says 2 'has all devices of a node in one process' --accelerator tpu --processes 2 mlp
     says 2 'choose cpu or tpu' --tpu-cores 2 --accelerator cpu mlp
     says 2 'cores count from 1' --tpu-cores '[0]' mlp
     says 2 'a number of cores, or one core as [K]' --tpu-cores auto mlp
@@ -118,6 +118,8 @@ as_ranks() {
     says 2 "--devices: '--tpu-cores' names other devices: leave one out" --tpu-cores 2 --devices 3 mlp
     says 2 "--tpu-cores: '--devices' names other devices: leave one out" --devices 3 --tpu-cores '[3]' mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 2 --tpu-cores 5 mlp # the last one counts
+    says 1 'another strategy than ddp' --pjrt-plugin x --num-nodes 2 --strategy horovod mlp
+    SOMETIMES_BY_RANK=1 says 1 'the training steps of ranks 0 and 1 differ' --pjrt-plugin x --num-nodes 2 "$FAKE/sometimes.so"
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 5 mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores '[5]' mlp
     says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy dp mlp
@@ -214,6 +216,53 @@ kept() {
     [ "$(grep -c 'stablehlo.all_reduce' text)" -gt "$sums" ]
     fake x --tpu-cores 4 --global-batch 100 --list-hparams mlp | grep -q '^batch_size  *25 ' ||
         fake x --tpu-cores 4 --global-batch 100 "${run[@]}" mlp | grep -q '4 replicas x 25 samples'
+}
+
+@test "several hosts run one program on the devices of all, and others on their own" {
+    local -a run=(--max-steps 3 --limit-val-batches 1 --limit-test-batches 1 --num-sanity-val-steps 0)
+    fake x --num-nodes 3 --tpu-cores 2 --dump-stablehlo text "${run[@]}" mlp >out
+    grep -q '^batch: [0-9]* samples per step (ddp: 6 replicas x ' out
+    [ "$(grep -c 'mhlo.num_replicas = 6' text)" -eq 1 ] # training
+    [ "$(grep -c 'mhlo.num_replicas = 2' text)" -eq 1 ] # validation
+    [ "$(grep -c '^program' programs)" -eq 6 ]          # both on each host
+    [ "$(sed -n 's/.*param hash //p' out | sort -u | wc -l)" -eq 1 ]
+    # One fails, and the others, which wait for it, say why.
+    run -1 --separate-stderr env PLUME_PLUGIN_DIR="$FAKE" pltrain --pjrt-plugin no-second-host --num-nodes 3 mlp
+    [ -n "$stderr" ]
+    ! grep -vF 'the XLA device of the second host: is in use' <<<"$stderr" || { echo "$stderr"; false; }
+}
+
+# as_hosts N M ARGS...: N hosts with M devices each train as N x M ranks of ddp do on the CPU.
+as_hosts() {
+    local n=$1 m=$2
+    local -a run=(--log-every 1 --num-sanity-val-steps 0 --limit-test-batches 2)
+    shift 2
+    rm -rf xla cpu
+    HOSTS_DEVICES=$m pltrain --pjrt-plugin "$FAKE/hosts.so" --num-nodes "$n" --tpu-cores "$m" "${run[@]}" --log-dir xla "$@" >xla.out
+    pltrain --processes $((n * m)) "${run[@]}" --log-dir cpu "$@" >cpu.out
+    alike "$(dirname "$(find xla -name metrics.csv)")" "$(dirname "$(find cpu -name metrics.csv)")" "${LIMIT:-2e-5}" ||
+        { echo "$*"; false; }
+    diff <(sed -n 's/ ([0-9]* samples.*//; /^epoch/p' xla.out) <(sed -n 's/ ([0-9]* samples.*//; /^epoch/p' cpu.out)
+    [ "$(sed -n 's/.*param hash //p' xla.out | sort -u | wc -l)" -eq 1 ]
+}
+
+@test "several hosts train as ranks do: the plugin is told of them, or knows them in another order" {
+    needs_plugin
+    as_hosts 2 2 --max-steps 4 --clip 0.1 --optimizer adamw mlp --batch_size 30
+    HOSTS_KNOWN=1 as_hosts 2 1 --seed 1 --max-steps 3 --limit-val-batches 2 cnn --batchnorm 1 --dropout 0.3 --batch_size 4
+}
+
+@test "several hosts: a checkpoint goes on in one, and a host that is alone is told" {
+    needs_plugin
+    local -a run=(--optimizer adam --num-sanity-val-steps 0 --limit-val-batches 1 --limit-test-batches 1)
+    export HOSTS_DEVICES=1
+    pltrain --pjrt-plugin "$FAKE/hosts.so" --num-nodes 2 "${run[@]}" --max-steps 3 --checkpoint-dir c --save-last mlp >/dev/null
+    pltrain --pjrt-plugin "$FAKE/hosts.so" --num-nodes 2 "${run[@]}" --max-steps 5 --resume c/last.ckpt --log-every 1 --log-dir a mlp >/dev/null
+    pltrain --processes 2 "${run[@]}" --max-steps 5 --log-every 1 --log-dir b mlp >/dev/null
+    sed -i '2,4d' "$(find b -name metrics.csv)" # steps 1 to 3
+    alike "$(dirname "$(find a -name metrics.csv)")" "$(dirname "$(find b -name metrics.csv)")" 2e-5
+    HOSTS_KNOWN=1 HOSTS_ALONE=1 run -1 --separate-stderr pltrain --pjrt-plugin "$FAKE/hosts.so" --num-nodes 2 mlp
+    [[ $stderr == *"the PJRT plugin sees the devices of 1 host, and there are 2 ranks"* ]] || { echo "$stderr"; false; }
 }
 
 @test "several devices train as ranks do: mlp, on 4, whose batches are uneven at the end" {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Shared by the files of plume-pjrt.so, the only part that sees PJRT's header: plugin_pjrt.c has
- * the plugin, its devices and the table, pjrt_program.c compiles, and pjrt_array.c copies and runs.
- */
+ * the plugin, its devices and the table, pjrt_hosts.c what several hosts need, pjrt_program.c
+ * compiles, and pjrt_array.c copies and runs. */
 #ifndef PL_RUNTIME_ENGINE_PJRT_PJRT_PRIVATE_H
 #define PL_RUNTIME_ENGINE_PJRT_PJRT_PRIVATE_H
 
@@ -18,6 +18,9 @@ struct pl_pjrt {
     PJRT_Client *client;
     PJRT_Device **devices;
     size_t n;
+    PJRT_Device **everywhere; /* of all hosts, in their order: hosts->n times n; NULL: one host */
+    const struct pl_pjrt_hosts *hosts;
+    unsigned starts; /* of the client */
     char platform[64];
     struct pl_buf identity; /* see the table */
 };
@@ -33,10 +36,24 @@ int pl_pjrt_fail(const PJRT_Api *api, PJRT_Error *error, const char *what, struc
 /* Waits for an event, and frees it. NULL is ignored. */
 int pl_pjrt_await(const PJRT_Api *api, PJRT_Event *event, const char *what, struct pl_error *err);
 
+/* For several hosts: what the plugin tells the others by. */
+void pl_pjrt_set_callbacks(struct pl_pjrt *p, PJRT_Client_Create_Args *create);
+
+/* The processes that the client sees. */
+int pl_pjrt_processes(const struct pl_pjrt *p, size_t *ret, struct pl_error *err);
+
+/* Opens n devices of each host: those of the list, by the place among a host's, or the first.
+ * -ENODEV. Collective over the hosts. */
+int pl_pjrt_find_everywhere(struct pl_pjrt *p,
+                            const unsigned *list,
+                            size_t n,
+                            struct pl_error *err);
+
 /* The functions of the table: */
 int pl_pjrt_compile(struct pl_pjrt *p,
                     const char *text,
                     size_t len,
+                    bool everywhere,
                     size_t outputs,
                     struct pl_pjrt_program **ret,
                     struct pl_error *err);

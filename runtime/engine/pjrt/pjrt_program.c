@@ -19,9 +19,15 @@ void pl_pjrt_program_free(struct pl_pjrt *p, struct pl_pjrt_program *program)
 /* A serialized CompileOptionsProto (xla/pjrt/proto/compile_options.proto). Numbers are below 2^14.
  */
 struct options {
-    char bytes[3 * PL_PJRT_DEVICES_MAX + 64];
+    char *bytes;
     size_t n;
 };
+
+/* So many bytes are enough for the devices of all hosts, and all around them. */
+static size_t options_room(const struct pl_pjrt *p)
+{
+    return 3 * p->n * (p->hosts ? p->hosts->n : 1) + 64;
+}
 
 static void add_number(struct options *o, unsigned number)
 {
@@ -44,46 +50,62 @@ static void add_field(struct options *o, unsigned key, unsigned number)
     add_number(o, number);
 }
 
-/* executable_build_options (3) with num_replicas (4), num_partitions (5) and device_assignment (9):
- * replica_count (1), computation_count (2) and a computation (3) with its devices (1). */
-static int compile_options(const struct pl_pjrt *p, struct options *ret, struct pl_error *err)
+static int
+add_device(const struct pl_pjrt *p, PJRT_Device *device, struct options *to, struct pl_error *err)
 {
+    PJRT_Device_GetDescription_Args describe = {
+        .struct_size = PJRT_Device_GetDescription_Args_STRUCT_SIZE, .device = device};
+    PJRT_DeviceDescription_Id_Args id = {.struct_size = PJRT_DeviceDescription_Id_Args_STRUCT_SIZE};
+    int r = pl_pjrt_fail(p->api, p->api->PJRT_Device_GetDescription(&describe), "a device", err);
+
+    id.device_description = describe.device_description;
+    if (r == 0)
+        r = pl_pjrt_fail(p->api, p->api->PJRT_DeviceDescription_Id(&id), "a device's number", err);
+    if (r < 0)
+        return r;
+    if (id.id < 0 || id.id >= 1 << 14)
+        return pl_error_set(err, -ENOTSUP, "the XLA device has number %d, not one below %d", id.id,
+                            1 << 14);
+    add_number(to, (unsigned)id.id);
+    return 0;
+}
+
+/* executable_build_options (3) with num_replicas (4), num_partitions (5) and device_assignment (9):
+ * replica_count (1), computation_count (2) and a computation (3) with its devices (1). The caller
+ * frees ret->bytes. */
+static int
+compile_options(const struct pl_pjrt *p, bool everywhere, struct options *ret, struct pl_error *err)
+{
+    size_t room = options_room(p), n = everywhere && p->everywhere ? p->n * p->hosts->n : p->n;
+    PJRT_Device *const *list = everywhere && p->everywhere ? p->everywhere : p->devices;
+    _cleanup_free_ char *memory = malloc(4 * room);
     struct options devices = {0}, computation = {0}, assignment = {0}, build = {0};
+    int r = 0;
 
-    for (size_t i = 0; i < p->n; i++) {
-        PJRT_Device_GetDescription_Args describe = {
-            .struct_size = PJRT_Device_GetDescription_Args_STRUCT_SIZE, .device = p->devices[i]};
-        PJRT_DeviceDescription_Id_Args id = {.struct_size =
-                                                 PJRT_DeviceDescription_Id_Args_STRUCT_SIZE};
-        int r =
-            pl_pjrt_fail(p->api, p->api->PJRT_Device_GetDescription(&describe), "a device", err);
-
-        id.device_description = describe.device_description;
-        if (r == 0)
-            r = pl_pjrt_fail(p->api, p->api->PJRT_DeviceDescription_Id(&id), "a device's number",
-                             err);
-        if (r < 0)
-            return r;
-        if (id.id < 0 || id.id >= 1 << 14)
-            return pl_error_set(err, -ENOTSUP, "the XLA device has number %d, not one below %d",
-                                id.id, 1 << 14);
-        add_number(&devices, (unsigned)id.id);
-    }
+    *ret = (struct options){.bytes = malloc(room)};
+    if (!memory || !ret->bytes)
+        return pl_error_nomem(err);
+    devices.bytes = memory;
+    computation.bytes = memory + room;
+    assignment.bytes = memory + 2 * room;
+    build.bytes = memory + 3 * room;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = add_device(p, list[i], &devices, err);
     add_message(&computation, 0x0a, &devices);
-    add_field(&assignment, 0x08, (unsigned)p->n);
+    add_field(&assignment, 0x08, (unsigned)n);
     add_field(&assignment, 0x10, 1);
     add_message(&assignment, 0x1a, &computation);
-    add_field(&build, 0x20, (unsigned)p->n);
+    add_field(&build, 0x20, (unsigned)n);
     add_field(&build, 0x28, 1);
     add_message(&build, 0x4a, &assignment);
-    *ret = (struct options){0};
     add_message(ret, 0x1a, &build);
-    return 0;
+    return r;
 }
 
 int pl_pjrt_compile(struct pl_pjrt *p,
                     const char *text,
                     size_t len,
+                    bool everywhere,
                     size_t outputs,
                     struct pl_pjrt_program **ret,
                     struct pl_error *err)
@@ -93,17 +115,18 @@ int pl_pjrt_compile(struct pl_pjrt *p,
                          .code_size = len,
                          .format = "mlir",
                          .format_size = strlen("mlir")};
-    struct options options;
+    struct options options = {0};
     PJRT_Client_Compile_Args compile = {
         .struct_size = PJRT_Client_Compile_Args_STRUCT_SIZE, .client = p->client, .program = &code};
     struct pl_pjrt_program *program = calloc(1, sizeof(*program));
-    int r = program ? compile_options(p, &options, err) : pl_error_nomem(err);
+    int r = program ? compile_options(p, everywhere, &options, err) : pl_error_nomem(err);
 
     if (r == 0) {
         compile.compile_options = options.bytes;
         compile.compile_options_size = options.n;
         r = pl_pjrt_fail(p->api, p->api->PJRT_Client_Compile(&compile), "compiling", err);
     }
+    free(options.bytes);
     if (r < 0) {
         free(program);
         return r;
@@ -259,6 +282,19 @@ static int add_file(const struct pl_pjrt *p, struct pl_buf *to)
                        (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
 }
 
+static int add_devices(struct pl_pjrt *p, bool everywhere, struct pl_error *err)
+{
+    struct options options = {0};
+    int r = compile_options(p, everywhere, &options, err);
+    bool full = false;
+
+    for (size_t i = 0; i < options.n && r == 0 && !full; i++)
+        full = pl_buf_addf(&p->identity, "%02x", (unsigned char)options.bytes[i]) < 0;
+    full = full || pl_buf_addc(&p->identity, '\n') < 0;
+    free(options.bytes);
+    return r < 0 ? r : full ? pl_error_nomem(err) : 0;
+}
+
 int pl_pjrt_identify(struct pl_pjrt *p, struct pl_error *err)
 {
     PJRT_Client_PlatformVersion_Args version = {
@@ -267,7 +303,6 @@ int pl_pjrt_identify(struct pl_pjrt *p, struct pl_error *err)
         .struct_size = PJRT_Device_GetDescription_Args_STRUCT_SIZE, .device = p->devices[0]};
     PJRT_DeviceDescription_Kind_Args kind = {.struct_size =
                                                  PJRT_DeviceDescription_Kind_Args_STRUCT_SIZE};
-    struct options options;
     int r = pl_pjrt_fail(p->api, p->api->PJRT_Client_PlatformVersion(&version),
                          "version of the platform", err);
 
@@ -277,8 +312,6 @@ int pl_pjrt_identify(struct pl_pjrt *p, struct pl_error *err)
     if (r == 0)
         r = pl_pjrt_fail(p->api, p->api->PJRT_DeviceDescription_Kind(&kind), "a device's kind",
                          err);
-    if (r == 0)
-        r = compile_options(p, &options, err);
     if (r < 0)
         return r;
     if (pl_buf_addf(&p->identity, "%s %.*s\n%.*s\nPJRT %d.%d\n", p->platform,
@@ -287,10 +320,11 @@ int pl_pjrt_identify(struct pl_pjrt *p, struct pl_error *err)
                     p->api->pjrt_api_version.major_version,
                     p->api->pjrt_api_version.minor_version) < 0)
         return pl_error_nomem(err);
-    for (size_t i = 0; i < options.n; i++)
-        if (pl_buf_addf(&p->identity, "%02x", (unsigned char)options.bytes[i]) < 0)
-            return pl_error_nomem(err);
-    if (pl_buf_addc(&p->identity, '\n') < 0 || add_file(p, &p->identity) < 0 ||
+    for (int everywhere = 0; everywhere < 1 + (p->everywhere != NULL) && r == 0; everywhere++)
+        r = add_devices(p, everywhere, err);
+    if (r < 0)
+        return r;
+    if (add_file(p, &p->identity) < 0 ||
         (strcmp(p->platform, "cpu") == 0 && add_processor(&p->identity) < 0))
         return pl_error_nomem(err);
     return 0;

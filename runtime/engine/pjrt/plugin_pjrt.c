@@ -40,14 +40,18 @@ static int load(const char *path, const PJRT_Api **ret, struct pl_error *err)
     return pl_pjrt_fail(api, api->PJRT_Plugin_Initialize(&initialize), "start of the plugin", err);
 }
 
-static int start(struct pl_pjrt *p, const PJRT_NamedValue *option, struct pl_error *err)
+static int
+start(struct pl_pjrt *p, const PJRT_NamedValue *options, size_t n_options, struct pl_error *err)
 {
     PJRT_Client_Create_Args create = {.struct_size = PJRT_Client_Create_Args_STRUCT_SIZE,
-                                      .create_options = option,
-                                      .num_options = option != NULL};
+                                      .create_options = options,
+                                      .num_options = n_options};
     PJRT_Client_PlatformName_Args name = {.struct_size = PJRT_Client_PlatformName_Args_STRUCT_SIZE};
-    int r = pl_pjrt_fail(p->api, p->api->PJRT_Client_Create(&create), "start of the device", err);
+    int r;
 
+    if (p->hosts)
+        pl_pjrt_set_callbacks(p, &create);
+    r = pl_pjrt_fail(p->api, p->api->PJRT_Client_Create(&create), "start of the device", err);
     if (r < 0)
         return r;
     name.client = p->client = create.client;
@@ -77,27 +81,43 @@ look(const struct pl_pjrt *p, PJRT_Client_AddressableDevices_Args *ret, struct p
                         err);
 }
 
-/* XLA's CPU has as many devices as it is told to have. */
+static PJRT_NamedValue number(const char *name, size_t value)
+{
+    return (PJRT_NamedValue){.struct_size = PJRT_NamedValue_STRUCT_SIZE,
+                             .name = name,
+                             .name_size = strlen(name),
+                             .type = PJRT_NamedValue_kInt64,
+                             .int64_value = (int64_t)value,
+                             .value_size = 1};
+}
+
+/* Some plugins must be told of what others find by themselves: XLA's CPU of the devices that it
+ * shall have; and of several hosts. */
 static int start_with(struct pl_pjrt *p,
                       size_t n,
                       PJRT_Client_AddressableDevices_Args *ret,
                       struct pl_error *err)
 {
-    static const char option[] = "cpu_device_count";
-    const PJRT_NamedValue count = {.struct_size = PJRT_NamedValue_STRUCT_SIZE,
-                                   .name = option,
-                                   .name_size = strlen(option),
-                                   .type = PJRT_NamedValue_kInt64,
-                                   .int64_value = (int64_t)n,
-                                   .value_size = 1};
-    int r = start(p, NULL, err);
+    PJRT_NamedValue told[3];
+    size_t n_told = 0, processes = 1, hosts = p->hosts ? p->hosts->n : 1;
+    int r = start(p, NULL, 0, err);
 
     if (r == 0)
         r = look(p, ret, err);
-    if (r < 0 || ret->num_addressable_devices >= n || strcmp(p->platform, "cpu") != 0)
+    if (r == 0 && hosts > 1)
+        r = pl_pjrt_processes(p, &processes, err);
+    if (r < 0)
         return r;
+    if (ret->num_addressable_devices < n && strcmp(p->platform, "cpu") == 0)
+        told[n_told++] = number("cpu_device_count", n);
+    if (processes == 1 && hosts > 1) {
+        told[n_told++] = number("node_id", p->hosts->index);
+        told[n_told++] = number("num_nodes", hosts);
+    }
+    if (n_told == 0)
+        return 0;
     stop(p);
-    r = start(p, &count, err);
+    r = start(p, told, n_told, err);
     return r < 0 ? r : look(p, ret, err);
 }
 
@@ -119,6 +139,8 @@ static int find_devices(struct pl_pjrt *p, const unsigned *list, size_t n, struc
         return pl_error_set(
             err, -ENODEV, "the PJRT plugin has %zu device%s on this machine, and %zu are needed",
             there.num_addressable_devices, there.num_addressable_devices == 1 ? "" : "s", most);
+    if (p->hosts)
+        return pl_pjrt_find_everywhere(p, list, n, err);
     p->devices = calloc(n, sizeof(*p->devices));
     if (!p->devices)
         return pl_error_nomem(err);
@@ -133,16 +155,23 @@ static void pjrt_close(struct pl_pjrt *p)
         return;
     stop(p);
     free(p->devices);
+    free(p->everywhere);
     pl_buf_finish(&p->identity);
     free(p);
 }
 
-static int pjrt_open(
-    const char *path, const unsigned *list, size_t n, struct pl_pjrt **ret, struct pl_error *err)
+static int pjrt_open(const char *path,
+                     const unsigned *list,
+                     size_t n,
+                     const struct pl_pjrt_hosts *hosts,
+                     struct pl_pjrt **ret,
+                     struct pl_error *err)
 {
     struct pl_pjrt *p = calloc(1, sizeof(*p));
     int r = p ? load(path, &p->api, err) : pl_error_nomem(err);
 
+    if (r == 0)
+        p->hosts = hosts;
     if (r == 0)
         r = find_devices(p, list, n, err);
     if (r == 0)

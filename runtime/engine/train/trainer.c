@@ -323,8 +323,10 @@ int pl_trainer_init(struct pl_trainer *trainer,
         trainer->ctx.share = trainer->pipe.pipe;
         trainer->ctx.n_shares = trainer->pipe.n_pipes;
     }
-    if (options->xla)
-        trainer->ctx.n_shares = PL_MAX(options->replicas, 1u);
+    if (options->xla) {
+        trainer->ctx.share = comm->rank * PL_MAX(options->replicas, 1u);
+        trainer->ctx.n_shares = comm->size * PL_MAX(options->replicas, 1u);
+    }
     trainer->hooks = (struct pl_hooks){.module = module,
                                        .ctx = &trainer->ctx,
                                        .step = &trainer->state.step,

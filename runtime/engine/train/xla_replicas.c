@@ -10,13 +10,14 @@ static int open_peer(struct pl_xla_peer *peer,
                      struct pl_error *err)
 {
     struct pl_loader_options options = stage->loader.options;
+    unsigned first = ctx->share;
     int r;
 
-    options.rank = ctx->share = k;
+    options.rank = ctx->share = first + k;
     r = pl_loader_open(&peer->loader, &stage->loader.data, &options, err);
     if (r == 0)
         r = pl_lane_init(stage, &peer->lane, 0, err);
-    ctx->share = 0;
+    ctx->share = first;
     if (r < 0)
         return r;
     /* The dry step of replica 0 has found the names. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The replicas of an XLA device's program in this process: each has the batches and the random
  * numbers of a rank of ddp. Replica 0 is the trainer's own lane and loader; the others have theirs
- * here, which follow. The module is one: it sees rank 0 of 1, and its step is called for each. */
+ * here, which follow. The module is one: it sees its process as a rank, and its step is called for
+ * each replica. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_XLA_REPLICAS_H
 #define PL_RUNTIME_ENGINE_TRAIN_XLA_REPLICAS_H
 

@@ -13,8 +13,7 @@ static const char *refused(const struct pl_trainer *t)
     const struct plume_module *m = t->module;
     const char *profile = pl_env(PL_ENV_PLUME_PROFILE);
 
-    return t->comm->size > 1 ? "several ranks: one process has all devices"
-           : o->replicas > 1 && t->strategy.kind != PL_STRATEGY_DDP
+    return (o->replicas > 1 || t->comm->size > 1) && t->strategy.kind != PL_STRATEGY_DDP
                ? "several devices with another strategy than ddp"
            : t->strategy.shard || t->pipe.on ? "strategies that share out the model"
            : o->devices > 1                  ? "batches that are split among devices"
@@ -65,7 +64,7 @@ int pl_xla_step_open(struct pl_trainer *t, struct pl_error *err)
 
 int pl_xla_step_spread_buffers(struct pl_trainer *t, struct pl_error *err)
 {
-    return pl_xla_spread_buffers(t->options->xla, err);
+    return pl_xla_spread_buffers(t->options->xla, t->comm, err);
 }
 
 int pl_xla_step_check_labels(struct pl_trainer *t,
@@ -154,6 +153,48 @@ static int trace(struct pl_trainer *t,
     return r;
 }
 
+/* What each host says before a training step. */
+struct words {
+    uint8_t hash[PL_SHA256_BYTES]; /* of its program */
+    bool signal[PL_PARAMS_SIGNALS];
+};
+
+struct agreement {
+    struct pl_trainer *t;
+    bool due;
+};
+
+/* The hosts' programs are alike; if the step is due, each hears the others' signals. */
+static int agree(void *ctx, const uint8_t hash[PL_SHA256_BYTES], struct pl_error *err)
+{
+    const struct agreement *a = ctx;
+    const struct pl_trainer *t = a->t;
+    struct pl_params *params = &a->t->ctx.params;
+    unsigned n = t->comm->size;
+    _cleanup_free_ struct words *all = calloc(n, sizeof(*all));
+    _cleanup_free_ size_t *offset = calloc((size_t)n + 1, sizeof(*offset));
+    int r;
+
+    if (!all || !offset)
+        return pl_error_nomem(err);
+    memcpy(all[t->comm->rank].hash, hash, PL_SHA256_BYTES);
+    memcpy(all[t->comm->rank].signal, params->signal, sizeof(params->signal));
+    for (unsigned i = 0; i <= n; i++)
+        offset[i] = i * sizeof(*all);
+    r = pl_comm_allgather(t->comm, all, offset, err);
+    for (unsigned i = 0; i < n && r == 0; i++) {
+        if (memcmp(all[i].hash, all[0].hash, PL_SHA256_BYTES) != 0)
+            return pl_error_set(err, -ENOTSUP,
+                                "the training steps of ranks 0 and %u differ, and XLA devices run "
+                                "one program: a step must not depend on the batch's contents, or "
+                                "on how often it was called",
+                                i);
+        for (size_t k = 0; k < PL_PARAMS_SIGNALS; k++)
+            params->heard[k] |= a->due && all[i].signal[k];
+    }
+    return r;
+}
+
 int pl_xla_step_train(struct pl_trainer *t,
                       const struct plume_batch *batch,
                       bool due,
@@ -167,7 +208,9 @@ int pl_xla_step_train(struct pl_trainer *t,
         .sync_batchnorm = t->options->sync_batchnorm,
         .first = t->accumulated == 1,
         .due = due,
-        .scale = 1.0 / (t->xla.n * (double)pl_accumulate_at(t->options, t->state.epoch)),
+        .agree = t->comm->size > 1 ? agree : NULL,
+        .ctx = &(struct agreement){t, due},
+        .scale = 1.0 / (t->ctx.n_shares * (double)pl_accumulate_at(t->options, t->state.epoch)),
     };
     int r = traced ? trace(t, stage, batch, traced, &step.n_values, err) : pl_error_nomem(err);
 
@@ -181,7 +224,7 @@ int pl_xla_step_train(struct pl_trainer *t,
         losses[k] = traced->values[k * step.n_values];
     /* As elsewhere, those of the first rank are logged. */
     collect(&stage->lanes[0], &stage->lanes[0].parts.root->logs, traced->values + 1);
-    for (size_t i = 0; due && i < PL_PARAMS_SIGNALS; i++)
+    for (size_t i = 0; due && t->comm->size == 1 && i < PL_PARAMS_SIGNALS; i++)
         t->ctx.params.heard[i] |= t->ctx.params.signal[i];
     return 0;
 }

@@ -35,12 +35,14 @@ int pl_xla_open(const struct pl_xla_options *options, struct pl_xla **ret, struc
     int r = x ? load_table(&x->table, err) : pl_error_nomem(err);
 
     if (r == 0)
-        r = x->table->open(options->plugin, options->devices, options->n, &x->client, err);
+        r = x->table->open(options->plugin, options->devices, options->n, options->hosts,
+                           &x->client, err);
     if (r < 0) {
         free(x);
         return r;
     }
     x->replicas = (unsigned)options->n;
+    x->world = x->replicas * (options->hosts ? options->hosts->n : 1);
     x->dump = options->dump;
     x->cache = options->cache && *x->table->identity(x->client);
     *ret = x;
@@ -175,19 +177,20 @@ static int get(struct pl_xla *x,
     return x->table->download(x->client, array, 0, to, count * sizeof(float), err);
 }
 
-int pl_xla_spread_buffers(struct pl_xla *x, struct pl_error *err)
+int pl_xla_spread_buffers(struct pl_xla *x, struct pl_comm *comm, struct pl_error *err)
 {
-    const struct pl_params *p = x->params;
+    struct pl_params *p = x->params;
     int r = 0;
 
-    for (size_t i = 0; x->apart && i < p->n_buffers && r == 0; i++) {
-        plume_tensor *t = p->buffers[i].tensor;
-
-        r = get(x, x->buffer[i], t->data, t->count, err);
-        if (r == 0)
-            r = put(x, t, t->data, &x->buffer[i], err);
-    }
-    x->apart = x->apart && r < 0;
+    if (!x->apart)
+        return 0;
+    for (size_t i = 0; i < p->n_buffers && r == 0; i++)
+        r = get(x, x->buffer[i], p->buffers[i].tensor->data, p->buffers[i].tensor->count, err);
+    if (r == 0)
+        r = pl_params_spread_buffers(p, comm, err);
+    for (size_t i = 0; i < p->n_buffers && r == 0; i++)
+        r = put(x, p->buffers[i].tensor, p->buffers[i].tensor->data, &x->buffer[i], err);
+    x->apart = r < 0;
     return r;
 }
 

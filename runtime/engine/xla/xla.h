@@ -6,6 +6,8 @@
  *
  * Several devices run the same program, each as a replica with a batch and random numbers of its
  * own, as the ranks of ddp have them. A step's gradients are summed over them in the program.
+ * With several hosts each has a process and its own devices, and training runs on all devices
+ * together; what runs forward only is each host's own business.
  *
  * The tape, its batches and the arenas of params.h are on the host. The arenas get the device's
  * state by pl_xla_fetch() only.
@@ -15,7 +17,9 @@
 #define PL_RUNTIME_ENGINE_XLA_XLA_H
 
 #include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/util/sha256.h"
 
+struct pl_pjrt_hosts;
 struct pl_xla;
 
 struct pl_xla_options {
@@ -24,6 +28,7 @@ struct pl_xla_options {
     const unsigned *devices; /* by number, of those that the plugin has here; NULL: the first */
     bool cache;              /* compiled programs in ~/.plume (program_cache.h) */
     size_t n;                /* of devices, 1 to PL_PJRT_DEVICES_MAX */
+    const struct pl_pjrt_hosts *hosts; /* pjrt_table.h; NULL: there is one */
 };
 
 /* Options are borrowed. -ENOTSUP: plume-pjrt.so is missing, or the plugin is none; -ENOENT,
@@ -57,6 +62,10 @@ struct pl_xla_step {
     /* Training; the loss is values[0]: */
     bool first, due; /* the first batch of a step; the last one, with the update */
     double scale;    /* of the sum of the step's gradients, over all replicas */
+    /* With several hosts: fails on all of them unless all are about to run the same program. A host
+     * whose program is another one would wait for ever. */
+    int (*agree)(void *ctx, const uint8_t hash[PL_SHA256_BYTES], struct pl_error *err);
+    void *ctx;
 };
 
 /* Forward, backward and, if due, clipping and the optimizers. Counts the optimizers' steps, and the
@@ -75,9 +84,9 @@ int pl_xla_forward(struct pl_xla *x,
                    double *ret,
                    struct pl_error *err);
 
-/* Buffers of all replicas become those of the first one, which training may have set apart. -EIO.
- */
-int pl_xla_spread_buffers(struct pl_xla *x, struct pl_error *err);
+/* Buffers of all replicas become those of the first one, which training may have set apart.
+ * Collective over the hosts' comm. -EIO. */
+int pl_xla_spread_buffers(struct pl_xla *x, struct pl_comm *comm, struct pl_error *err);
 
 /* Brings parameters, optimizer state and buffers (the first replica's) to the host's arenas, if
  * the device has newer ones. -EIO. */

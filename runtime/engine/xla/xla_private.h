@@ -32,6 +32,7 @@ struct pl_xla {
     const struct pl_pjrt_table *table;
     struct pl_pjrt *client;
     unsigned replicas; /* devices of the client */
+    unsigned world;    /* of the clients of all hosts */
     const char *dump;
     bool cache; /* compiled programs are kept */
     struct pl_params *params;

@@ -76,8 +76,11 @@ static void keep(struct pl_xla *x, const uint8_t *key, const struct pl_compiled 
         give_up(x, &why);
 }
 
-static int
-make(struct pl_xla *x, const struct pl_buf *text, struct pl_compiled *one, struct pl_error *err)
+static int make(struct pl_xla *x,
+                const struct pl_buf *text,
+                bool everywhere,
+                struct pl_compiled *one,
+                struct pl_error *err)
 {
     uint64_t begin = pl_now_ns();
     uint8_t key[PL_SHA256_BYTES];
@@ -87,7 +90,8 @@ make(struct pl_xla *x, const struct pl_buf *text, struct pl_compiled *one, struc
     key_of(x, one->hash, key);
     kept = x->cache && find_kept(x, key, one);
     if (!kept)
-        r = x->table->compile(x->client, text->data, text->len, one->outputs, &one->program, err);
+        r = x->table->compile(x->client, text->data, text->len, everywhere, one->outputs,
+                              &one->program, err);
     if (r < 0)
         return r;
     pl_log_debug("train", "%s a program of %zu bytes for the XLA device in %.2f s",
@@ -98,8 +102,12 @@ make(struct pl_xla *x, const struct pl_buf *text, struct pl_compiled *one, struc
 }
 
 /* The program of a text, compiled now if it is new. */
-static int compile(
-    struct pl_xla *x, const struct pl_buf *text, size_t outputs, size_t *ret, struct pl_error *err)
+static int compile(struct pl_xla *x,
+                   const struct pl_buf *text,
+                   bool everywhere,
+                   size_t outputs,
+                   size_t *ret,
+                   struct pl_error *err)
 {
     struct pl_compiled one = {.outputs = outputs}, *more;
     struct pl_sha256 sha;
@@ -119,7 +127,7 @@ static int compile(
     x->compiled = more;
     r = write_dump(x, text, err);
     if (r == 0)
-        r = make(x, text, &one, err);
+        r = make(x, text, everywhere, &one, err);
     if (r < 0)
         return r;
     *ret = x->n_compiled;
@@ -189,7 +197,7 @@ static int lower(struct pl_xla *x,
 
     e->tape = NULL; /* unless it is complete */
     if (r == 0)
-        r = compile(x, &text, outputs, &e->compiled, err);
+        r = compile(x, &text, spec->training, outputs, &e->compiled, err);
     if (r < 0)
         return r;
     e->tape = spec->part->tape;

@@ -132,7 +132,7 @@ static size_t take_state(struct pl_xla *x,
             x->sum[i] = out[n++];
     }
     x->newer = true;
-    x->apart = x->replicas > 1;
+    x->apart = x->world > 1;
     return n;
 }
 
@@ -237,7 +237,7 @@ static int find_programs(struct pl_xla *x,
 static struct pl_program_spec
 spec_of(const struct pl_xla *x, const struct pl_xla_step *step, bool training)
 {
-    return (struct pl_program_spec){.replicas = x->replicas,
+    return (struct pl_program_spec){.replicas = training ? x->world : x->replicas,
                                     .params = x->params,
                                     .optimizers = x->optimizers,
                                     .clip = &x->clip,
@@ -269,6 +269,8 @@ int pl_xla_train(struct pl_xla *x,
                              "how often it was called",
                              k);
     }
+    if (r == 0 && step->agree)
+        r = step->agree(step->ctx, x->compiled[e->compiled].hash, err);
     if (r == 0)
         r = run(x, &spec, e, all, ret, err);
     for (size_t i = 0; r == 0 && step->due && i < x->params->n; i++)
