@@ -166,6 +166,6 @@ PY
     PLUME_EMULATED_NCCL_FAILS=1 run -1 --separate-stderr pltrain --gpus 2 --max-steps 1 \
         --checkpoint-dir a --save-last mlp
     [[ $output != *hash* && ! -e a/last.ckpt ]] || { echo "$output"; false; }
-    # All ranks report NCCL's error.
-    [ "$(grep -c 'the network is gone' <<<"$stderr")" -ge 2 ] || { echo "$stderr"; false; }
+    # NCCL's error is reported.
+    [ "$(grep -c 'the network is gone' <<<"$stderr")" -ge 1 ] || { echo "$stderr"; false; }
 }
