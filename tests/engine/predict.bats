@@ -148,8 +148,8 @@ PY
     cd empty
     says 2 "needs '--weights FILE'" --test mlp
     says 2 "one of --validate, --test and --predict" --test --validate --weights "$W" mlp
-    says 2 "without '--resume'" --test --resume "$W" mlp
-    says 2 "without '--checkpoint-dir'" --test --weights "$W" --checkpoint-dir d mlp
+    says 2 "omit '--resume'" --test --resume "$W" mlp
+    says 2 "omit '--checkpoint-dir'" --test --weights "$W" --checkpoint-dir d mlp
     says 2 "needs '--out FILE'" --predict --weights "$W" mlp
     says 2 "'--out' needs '--predict'" --out p.npy mlp
     says 2 "'--json' needs" --json mlp
