@@ -6,10 +6,13 @@
  * way, and a second kernel adds the blocks' sums in order. Their number depends on the shape only.
  *
  * A team of threads has a row: a warp up to n = 1024, else a block of 256. A thread has V
- * neighbours at a time, 8 of them (16 bytes in 16 bits) if n is a multiple of 8 and all arrays are
- * 16-byte aligned, and it holds up to HELD elements of each array in registers; what is left of a
- * longer row is read again. If the elements held are not all, dgamma and dbeta take a pass of their
- * own over x and dy, by columns. Bound by memory; not measured on a card yet. */
+ * neighbours at a time, 4 of them (16 bytes in f32) if n is a multiple of 8 and all arrays are
+ * 16-byte aligned: so a warp's accesses are adjacent, and all types sum in the same order. It holds
+ * up to H elements of each array in registers; what is left of a longer row is read again. If the
+ * elements held are not all, dgamma and dbeta take a pass of their own over x and dy, by columns.
+ * Bound by memory. With 8 neighbours per thread, H of 32 for all, f32 copies of dy in registers,
+ * and so 2 blocks per multiprocessor, backward reached 65 % of an H100's memory rate (16384 x 768
+ * in f32), forward 83. */
 #include "kernels/cuda/unroll.cuh"
 #include "kernels/cuda/warp.cuh"
 
@@ -19,7 +22,6 @@ namespace pl_cuda
 #define LINES 8
 #define LEAST 128   /* minimum of rows per piece of columns */
 #define BLOCKS 1024 /* enough to fill any GPU */
-#define PIECES 512  /* maximum of blocks backward: their sums are few against the rows */
 #define TEAM_ROWS 4 /* minimum of rows per team there */
 #define WARPS 4     /* per block, if a team is a warp */
 #define PIECE_LINES 32
@@ -28,10 +30,14 @@ namespace
 {
 
 /* The layout of a kernel for rows of computation type R. */
-template <class R, int TEAM, int V> struct layout {
+template <class R, int TEAM, int V, int H> struct layout {
     static const int block = TEAM == 32 ? 32 * WARPS : TEAM, teams = block / TEAM;
-    static const unsigned held = sizeof(R) == 8 ? 8 : 32; /* f64 would spill */
-    static const unsigned line = TEAM + 4; /* of shared memory: lanes and groups fill all banks */
+    /* Backward: minimum of blocks per multiprocessor, and maximum of all blocks, whose sums are few
+     * against the rows. An H100's 132 multiprocessors have all of them at once, or half of them. */
+    static const int blocks = TEAM == 32 && V > 1 && H <= 24 ? 3 : 1;
+    static const size_t pieces = blocks == 3 ? 396 : 528;
+    static const unsigned held = H;
+    static const unsigned line = TEAM + (V == 4 ? 8 : 4); /* lanes and groups fill all banks */
 
     static __device__ __forceinline__ unsigned at()
     {
@@ -63,50 +69,48 @@ template <class R, int TEAM, int V> struct layout {
     }
 };
 
+/* V neighbours as they are stored, at most 16 bytes. */
+template <class T, int V> struct alignas(V * sizeof(T)) bunch {
+    T of[V];
+};
+
 /* V neighbours in the type of computation. */
 template <class R, int V> struct group {
     R of[V];
 };
 
 template <int V, class T>
-static __device__ __forceinline__ group<real<T>, V> take(const T *p, size_t i)
+static __device__ __forceinline__ bunch<T, V> take_raw(const T *p, size_t i)
 {
-    const int per = V < (int)pack<T>::size ? V : (int)pack<T>::size;
+    return *reinterpret_cast<const bunch<T, V> *>(p + i);
+}
+
+template <class T, int V>
+static __device__ __forceinline__ group<real<T>, V> widen_all(const bunch<T, V> &b)
+{
     group<real<T>, V> g;
 
     PL_UNROLL
-    for (int j = 0; j < V; j += per) {
-        if (V == 1) {
-            g.of[0] = load(p, i);
-        } else {
-            pack<T> in = load_pack(p, i + j);
-
-            PL_UNROLL
-            for (int k = 0; k < per; k++)
-                g.of[j + k] = widen_one(in.of[k]);
-        }
-    }
+    for (int j = 0; j < V; j++)
+        g.of[j] = widen_one(b.of[j]);
     return g;
+}
+
+template <int V, class T>
+static __device__ __forceinline__ group<real<T>, V> take(const T *p, size_t i)
+{
+    return widen_all(take_raw<V>(p, i));
 }
 
 template <int V, class T>
 static __device__ __forceinline__ void give(T *p, size_t i, const group<real<T>, V> &g)
 {
-    const int per = V < (int)pack<T>::size ? V : (int)pack<T>::size;
+    bunch<T, V> out;
 
     PL_UNROLL
-    for (int j = 0; j < V; j += per) {
-        if (V == 1) {
-            store(p, i, g.of[0]);
-        } else {
-            pack<T> out;
-
-            PL_UNROLL
-            for (int k = 0; k < per; k++)
-                out.of[k] = narrow_one<T>(g.of[j + k]);
-            store_pack(p, i + j, out);
-        }
-    }
+    for (int j = 0; j < V; j++)
+        out.of[j] = narrow_one<T>(g.of[j]);
+    *reinterpret_cast<bunch<T, V> *>(p + i) = out;
 }
 
 /* 1 or 0 for an array that is not given. */
@@ -136,12 +140,12 @@ template <class X, class Y, class G> struct forward {
     real<X> *mean, *rstd;
 };
 
-template <class X, class Y, class G, int TEAM, int V>
-__global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
+template <class X, class Y, class G, int TEAM, int V, int H>
+__global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block)
     layernorm_forward_kernel(forward<X, Y, G> f)
 {
     typedef real<X> R;
-    typedef layout<R, TEAM, V> L;
+    typedef layout<R, TEAM, V, H> L;
     size_t r = (size_t)blockIdx.x * L::teams + L::team();
     const X *x = f.sum ? f.sum : f.x;
     R held[L::held], mean = 0, square = 0, rstd;
@@ -216,15 +220,18 @@ template <class X, class Y, class G> struct backward {
 
 /* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)), with rms
  * without mean(g). A block has a piece of the rows. */
-template <class X, class Y, class G, int TEAM, int V>
-__global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
+template <class X, class Y, class G, int TEAM, int V, int H>
+__global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
+                                  layout<real<X>, TEAM, V, H>::blocks)
     layernorm_backward_kernel(backward<X, Y, G> b)
 {
     typedef real<X> R;
-    typedef layout<R, TEAM, V> L;
+    typedef layout<R, TEAM, V, H> L;
     PL_SHARED_DYNAMIC(R, of_team); /* [teams][held][line] */
     size_t chunk = (b.rows + b.pieces - 1) / b.pieces, end = (blockIdx.x + 1) * chunk;
-    R x[L::held], dy[L::held], gammas[L::held], betas[L::held];
+    bunch<X, V> x[H / V];
+    bunch<Y, V> dy[H / V];
+    R gammas[L::held], betas[L::held];
 
     end = end < b.rows ? end : b.rows;
     PL_UNROLL
@@ -236,9 +243,15 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
         R mean = b.mean[r], rstd = b.rstd[r], sum = 0, sum_z = 0;
 
         L::each(b.n, [&](size_t i, unsigned k) {
-            group<R, V> gx = take<V>(of_x, i), gdy = take<V>(of_dy, i);
+            bunch<X, V> bx = take_raw<V>(of_x, i);
+            bunch<Y, V> bdy = take_raw<V>(of_dy, i);
+            group<R, V> gx = widen_all(bx), gdy = widen_all(bdy);
             group<R, V> gamma = take_or<V>(b.gamma, i, (R)1);
 
+            if (k < L::held) {
+                x[k / V] = bx;
+                dy[k / V] = bdy;
+            }
             PL_UNROLL
             for (int j = 0; j < V; j++) {
                 R z = (gx.of[j] - mean) * rstd, g = gdy.of[j] * gamma.of[j];
@@ -246,8 +259,6 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
                 sum += g;
                 sum_z += g * z;
                 if (k < L::held) {
-                    x[k + j] = gx.of[j];
-                    dy[k + j] = gdy.of[j];
                     gammas[k + j] += gdy.of[j] * z;
                     betas[k + j] += gdy.of[j];
                 }
@@ -258,9 +269,12 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
         if (!b.dx)
             continue;
         L::each(b.n, [&](size_t i, unsigned k) {
-            group<R, V> gx = {}, gdy = {}, old = {}, gamma = take_or<V>(b.gamma, i, (R)1);
+            group<R, V> gx, gdy, old = {}, gamma = take_or<V>(b.gamma, i, (R)1);
 
-            if (k >= L::held) {
+            if (k < L::held) {
+                gx = widen_all(x[k / V]);
+                gdy = widen_all(dy[k / V]);
+            } else {
                 gx = take<V>(of_x, i);
                 gdy = take<V>(of_dy, i);
             }
@@ -268,8 +282,7 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V>::block)
                 old = take<V>(b.dx, r * b.n + i);
             PL_UNROLL
             for (int j = 0; j < V; j++) {
-                R g = (k < L::held ? dy[k + j] : gdy.of[j]) * gamma.of[j];
-                R z = ((k < L::held ? x[k + j] : gx.of[j]) - mean) * rstd;
+                R g = gdy.of[j] * gamma.of[j], z = (gx.of[j] - mean) * rstd;
                 R d = rstd * (g - sum - z * sum_z);
 
                 old.of[j] = widen_one(narrow_one<X>(b.dx_add ? old.of[j] + d : d));
@@ -371,7 +384,7 @@ __global__ void __launch_bounds__(32 * PIECE_LINES) layernorm_pieces_kernel(size
     put(to, i, sum, blockIdx.y ? dbeta_add : dgamma_add);
 }
 
-/* 8 neighbours at a time need whole packs everywhere. */
+/* Several neighbours at a time need whole packs everywhere. */
 bool wide_rows(const struct pl_layernorm_args *a)
 {
     const void *all[] = {a->x, a->gamma, a->beta,   a->dy, a->a,
@@ -381,6 +394,29 @@ bool wide_rows(const struct pl_layernorm_args *a)
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         ok &= packable(all[i]);
     return ok;
+}
+
+template <int TEAM, int V, int H> struct choice {
+    static const int team = TEAM, v = V, h = H;
+};
+
+/* The elements that are held are as few as the row allows: the more blocks run at once. */
+template <class X, class F> void with_layout(const struct pl_layernorm_args *a, const F &f)
+{
+    if constexpr (sizeof(real<X>) == 8) {
+        f(choice<32, 1, 8>{}); /* more would spill */
+    } else {
+        if (!wide_rows(a))
+            f(choice<32, 1, 32>{});
+        else if (a->n <= 32 * 24)
+            f(choice<32, 4, 24>{});
+        else if (a->n <= 32 * 32)
+            f(choice<32, 4, 32>{});
+        else if (a->n <= 256 * 8)
+            f(choice<256, 4, 8>{});
+        else
+            f(choice<256, 4, 32>{});
+    }
 }
 
 template <class X, class Y, class G> void run_forward(const struct pl_layernorm_args *a)
@@ -401,30 +437,29 @@ template <class X, class Y, class G> void run_forward(const struct pl_layernorm_
 
     if (a->rows == 0 || a->n == 0)
         return;
-    if (!wide_rows(a) || sizeof(real<X>) == 8)
-        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, 32, 1>), ceil_div(a->rows, WARPS), 32 * WARPS,
-                  0, f);
-    else if (a->n <= 1024)
-        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, 32, 8>), ceil_div(a->rows, WARPS), 32 * WARPS,
-                  0, f);
-    else
-        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, 256, 8>), a->rows, 256, 0, f);
+    with_layout<X>(a, [&](auto l) {
+        typedef decltype(l) L;
+
+        PL_LAUNCH((layernorm_forward_kernel<X, Y, G, L::team, L::v, L::h>),
+                  L::team == 32 ? ceil_div(a->rows, WARPS) : a->rows,
+                  L::team == 32 ? 32 * WARPS : L::team, 0, f);
+    });
 }
 
-template <class X, class Y, class G, int TEAM, int V>
+template <class X, class Y, class G, int TEAM, int V, int H>
 void launch_backward(const struct pl_layernorm_args *a, backward<X, Y, G> b)
 {
-    typedef layout<real<X>, TEAM, V> L;
+    typedef layout<real<X>, TEAM, V, H> L;
     size_t most = ceil_div(a->rows, TEAM_ROWS * L::teams);
 
-    b.pieces = most == 0 ? 1 : most < PIECES ? most : PIECES;
+    b.pieces = most == 0 ? 1 : most < L::pieces ? most : L::pieces;
     if ((a->dgamma || a->dbeta) && a->n <= (size_t)L::held * TEAM) {
         b.partial = (real<X> *)scratch(b.pieces * 2 * a->n * sizeof(real<X>));
         if (!b.partial)
             return;
     }
     if (a->dx || b.partial)
-        PL_LAUNCH((layernorm_backward_kernel<X, Y, G, TEAM, V>), b.pieces, L::block,
+        PL_LAUNCH((layernorm_backward_kernel<X, Y, G, TEAM, V, H>), b.pieces, L::block,
                   L::teams > 1 && b.partial ? L::teams * L::held * L::line * sizeof(real<X>) : 0,
                   b);
     if (!a->dgamma && !a->dbeta)
@@ -462,12 +497,11 @@ template <class X, class Y, class G> void run_backward(const struct pl_layernorm
 
     if (a->n == 0)
         return;
-    if (!wide_rows(a) || sizeof(real<X>) == 8)
-        launch_backward<X, Y, G, 32, 1>(a, b);
-    else if (a->n <= 1024)
-        launch_backward<X, Y, G, 32, 8>(a, b);
-    else
-        launch_backward<X, Y, G, 256, 8>(a, b);
+    with_layout<X>(a, [&](auto l) {
+        typedef decltype(l) L;
+
+        launch_backward<X, Y, G, L::team, L::v, L::h>(a, b);
+    });
 }
 
 /* The types of the arrays in a table. */
