@@ -34,13 +34,14 @@ static inline bool pl_activation_needs_pre(enum pl_activation act)
 /* y = act(z), z = x w^T + b. x [rows, in], w [out, in], b [out], y [rows, out]. Backward: dz = dy
  * act'(z); dx (+)= dz w; dw (+)= dz^T x; db (+)= column sums of dz. pre [rows, out] keeps z for
  * backward if pl_activation_needs_pre(), else it may be NULL; backward reads y only for relu. dz
- * [rows, out] is the caller's scratch; it may be dy. If x_pre [rows, in] is not NULL, x is
- * x_act(x_pre), and backward dx is multiplied by x_act'(x_pre): it is then the dz of the layer
- * before. x_act needs pre, and dx_add is not set. */
+ * [rows, out] is the caller's scratch; it may be dy. dw_wide, db_wide (of 16-bit tables): dw, db is
+ * f32, and not rounded to 16 bits. If x_pre [rows, in] is not NULL, x is x_act(x_pre), and backward
+ * dx is multiplied by x_act'(x_pre): it is then the dz of the layer before. x_act needs pre, and
+ * dx_add is not set. */
 struct pl_linear_args {
     size_t rows, in, out;
     enum pl_activation act, x_act;
-    bool dx_add, dw_add, db_add;
+    bool dx_add, dw_add, db_add, dw_wide, db_wide;
     const void *x, *x_pre, *w, *b, *dy;
     void *y, *pre; /* written forward, read backward */
     void *dz, *dx, *dw, *db;

@@ -129,10 +129,17 @@ template <class T> void linear_backward(const struct pl_linear_args *a)
     else if (a->dx)
         gemm<T>({1, a->rows, a->in, a->out}, strided<T>{dz, a->out, 1, 0},
                 strided<T>{w, 1, a->in, 0}, gemm_to<T>{(T *)a->dx, a->in, 0, 1, a->dx_add});
-    if (a->dw)
+    if (a->dw && a->dw_wide)
+        gemm<T>({1, a->out, a->in, a->rows}, strided<T>{dz, 1, a->out, 0},
+                strided<T>{x, 1, a->in, 0},
+                gemm_to<real<T>>{(real<T> *)a->dw, a->in, 0, 1, a->dw_add});
+    else if (a->dw)
         gemm<T>({1, a->out, a->in, a->rows}, strided<T>{dz, 1, a->out, 0},
                 strided<T>{x, 1, a->in, 0}, gemm_to<T>{(T *)a->dw, a->in, 0, 1, a->dw_add});
-    if (a->db)
+    if (a->db && a->db_wide)
+        sums(1, a->rows, a->out, column<T>{dz, a->out},
+             bias_to<real<T>>{(real<T> *)a->db, a->db_add});
+    else if (a->db)
         sums(1, a->rows, a->out, column<T>{dz, a->out}, bias_to<T>{(T *)a->db, a->db_add});
 }
 

@@ -224,7 +224,9 @@ check(const struct desc *d, const struct layout *a, const struct layout *b, cons
     assert_int_equal(d->trans_b == CUBLAS_OP_T ? b->rows : b->columns, c->columns);
     assert_int_equal(d->trans_b == CUBLAS_OP_T ? b->columns : b->rows, k);
     assert_true(a->batch == c->batch && b->batch == c->batch && c->batch > 0);
-    assert_true(a->type == c->type && b->type == c->type);
+    assert_true(a->type == b->type);
+    assert_true(a->type == c->type ||
+                (c->type == CUDA_R_32F && (a->type == CUDA_R_16BF || a->type == CUDA_R_16F)));
     assert_int_equal(d->scale, c->type == CUDA_R_64F ? CUDA_R_64F : CUDA_R_32F);
     if (c->type == CUDA_R_64F)
         assert_int_equal(d->compute, CUBLAS_COMPUTE_64F);
@@ -258,7 +260,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
     check(what, (struct layout *)a, (struct layout *)b, (struct layout *)d);
     *found = 0;
     if (fake_lt.no_algorithm ||
-        (fake_lt.no_epilogue && what->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
+        (fake_lt.no_epilogue && what->epilogue != CUBLASLT_EPILOGUE_DEFAULT) ||
+        (fake_lt.no_wide_bgrad && what->epilogue == CUBLASLT_EPILOGUE_BGRADB &&
+         ((struct layout *)d)->type != ((struct layout *)a)->type))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     assert_true(asked >= 1);
     fake_lt.asked = (unsigned)asked;
@@ -358,7 +362,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     const struct algo *by = (const struct algo *)algo;
     const struct prefer *p = &by->prefer;
     uint64_t k = what->trans_a == CUBLAS_OP_T ? la->rows : la->columns;
-    size_t size = size_of(l->type);
+    size_t size = size_of(la->type), size_d = size_of(l->type);
 
     if (fake_lt.not_supported)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -382,7 +386,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     for (int64_t i = 0; i < l->batch; i++) {
         const char *ai = (const char *)a + (size_t)(i * la->step) * size;
         const char *bi = (const char *)b + (size_t)(i * lb->step) * size;
-        char *di = (char *)d + (size_t)(i * l->step) * size;
+        char *di = (char *)d + (size_t)(i * l->step) * size_d;
 
         for (uint64_t column = 0; column < l->columns; column++) {
             double bgrad = 0;

@@ -13,6 +13,7 @@ struct fake_lt {
     bool missing;        /* there is no library */
     bool no_algorithm;   /* the heuristics find none ... */
     bool no_epilogue;    /* ... for any epilogue */
+    bool no_wide_bgrad;  /* ... for that of a bias' gradient where D is wider than A and B */
     bool not_supported;  /* returned by the product itself */
     bool broken;         /* it fails */
     unsigned heuristics; /* times asked, ... */

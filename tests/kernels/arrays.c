@@ -35,7 +35,9 @@ ARRAYS_DECLARE(linear)
 
     IN(x, x), IN(x_pre, x), IN(w, w), IN(b, a->out), IN(dy, y), FORWARD(y, y);
     OUT(pre, y, "forward", !pl_activation_needs_pre(a->act));
-    OUT(dz, y, "backward", false), BACKWARD(dx, x), BACKWARD(dw, w), BACKWARD(db, a->out);
+    OUT(dz, y, "backward", false), BACKWARD(dx, x);
+    put(ret, a->dw_wide ? ARRAY_STAT : ARRAY_OUT, a->dw_add ? NULL : "backward", 0, &a->dw, w);
+    put(ret, a->db_wide ? ARRAY_STAT : ARRAY_OUT, a->db_add ? NULL : "backward", 0, &a->db, a->out);
 }
 
 static void matrices(struct arrays *to,

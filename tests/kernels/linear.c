@@ -14,7 +14,7 @@ struct sample {
     size_t rows, in, out;
     enum pl_activation act;
     enum pl_activation x_act; /* NONE: x is of no activation */
-    bool bias, dx_add, dw_add, db_add;
+    bool bias, dx_add, dw_add, db_add, dw_wide, db_wide;
     const float *x, *x_pre, *w, *b, *dy;
 };
 
@@ -86,6 +86,8 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
                                .dx_add = s->dx_add,
                                .dw_add = s->dw_add,
                                .db_add = s->db_add,
+                               .dw_wide = s->dw_wide,
+                               .db_wide = s->db_wide,
                                .x = s->x,
                                .w = s->w,
                                .y = y,
@@ -127,6 +129,8 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
             column += fabs(magnitude(s, dz, slope_error, r * s->out + o));
             column_error += dz_error(s, dz, r * s->out + o);
         }
+        if (s->db_wide) /* not rounded to the table's type */
+            column_error -= check_rounding(db[o]);
         check_close("db", o, db2[o], db[o], bound(s->rows, column) + column_error);
         for (size_t i = 0; i < s->in; i++) {
             double sum = 1, error = 0;
@@ -135,6 +139,8 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
                 sum += fabs(magnitude(s, dz, slope_error, r * s->out + o) * s->x[r * s->in + i]);
                 error += fabs(dz_error(s, dz, r * s->out + o) * s->x[r * s->in + i]);
             }
+            if (s->dw_wide)
+                error -= check_rounding(dw[o * s->in + i]);
             check_close("dw", o * s->in + i, dw2[o * s->in + i], dw[o * s->in + i],
                         bound(s->rows, sum) + error);
         }
@@ -157,6 +163,8 @@ static void one(const struct pl_kernels *ref,
                        .dx_add = check_random(2),
                        .dw_add = check_random(2),
                        .db_add = check_random(2),
+                       .dw_wide = check_random(2),
+                       .db_wide = check_random(2),
                        .x = check_floats(rows * in, fill),
                        .x_pre = check_floats(rows * in, FILL_RANDOM),
                        .w = check_floats(out * in, fill),
@@ -166,8 +174,10 @@ static void one(const struct pl_kernels *ref,
     if (!pl_activation_needs_pre(s.x_act))
         s.x_act = PL_ACT_NONE;
     s.dx_add &= !s.x_act;
-    check_case("linear rows %zu in %zu out %zu act %d before %d bias %d add %d%d%d fill %d", rows,
-               in, out, (int)s.act, (int)s.x_act, s.bias, s.dx_add, s.dw_add, s.db_add, fill);
+    check_case(
+        "linear rows %zu in %zu out %zu act %d before %d bias %d add %d%d%d wide %d%d fill %d",
+        rows, in, out, (int)s.act, (int)s.x_act, s.bias, s.dx_add, s.dw_add, s.db_add, s.dw_wide,
+        s.db_wide, fill);
     forward(ref, got, &s);
     backward(ref, got, &s);
     check_end_case();

@@ -103,6 +103,7 @@ make_desc(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data
 
 static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
                         const struct pl_cublaslt_key *key,
+                        cudaDataType_t type,
                         uint64_t rows,
                         uint64_t columns,
                         uint64_t ld,
@@ -111,7 +112,7 @@ static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
     int32_t batch = (int32_t)key->batch;
     int64_t stride = (int64_t)step;
 
-    return cublasLtMatrixLayoutInit(layout, type_of(key), rows, columns, (int64_t)ld) ==
+    return cublasLtMatrixLayoutInit(layout, type, rows, columns, (int64_t)ld) ==
                CUBLAS_STATUS_SUCCESS &&
            cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
                                             sizeof(batch)) == CUBLAS_STATUS_SUCCESS &&
@@ -122,12 +123,15 @@ static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
 static bool
 make_call(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data, struct call *c)
 {
+    cudaDataType_t type = type_of(key);
+
     return make_desc(key, data, c) &&
-           make_layout(&c->a, key, key->trans_a ? key->k : key->m, key->trans_a ? key->m : key->k,
-                       key->ld_a, key->step_a) &&
-           make_layout(&c->b, key, key->trans_b ? key->n : key->k, key->trans_b ? key->k : key->n,
-                       key->ld_b, key->step_b) &&
-           make_layout(&c->d, key, key->m, key->n, key->ld_d, key->step_d);
+           make_layout(&c->a, key, type, key->trans_a ? key->k : key->m,
+                       key->trans_a ? key->m : key->k, key->ld_a, key->step_a) &&
+           make_layout(&c->b, key, type, key->trans_b ? key->n : key->k,
+                       key->trans_b ? key->k : key->n, key->ld_b, key->step_b) &&
+           make_layout(&c->d, key, key->wide ? CUDA_R_32F : type, key->m, key->n, key->ld_d,
+                       key->step_d);
 }
 
 static bool prefer_set(cublasLtMatmulPreferenceOpaque_t *prefer,
@@ -170,11 +174,11 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
     };
     char text[256];
 
-    snprintf(text, sizeof(text), "%s product%s, %s[%llu, %llu] %s[%llu, %llu], batch %llu",
-             pl_cuda_real_name((enum pl_real)key->real), epilogues[key->epilogue],
-             key->trans_b ? "T " : "", (unsigned long long)key->n, (unsigned long long)key->k,
-             key->trans_a ? "T " : "", (unsigned long long)key->k, (unsigned long long)key->m,
-             (unsigned long long)key->batch);
+    snprintf(text, sizeof(text), "%s product%s%s, %s[%llu, %llu] %s[%llu, %llu], batch %llu",
+             pl_cuda_real_name((enum pl_real)key->real), key->wide ? " to f32" : "",
+             epilogues[key->epilogue], key->trans_b ? "T " : "", (unsigned long long)key->n,
+             (unsigned long long)key->k, key->trans_a ? "T " : "", (unsigned long long)key->k,
+             (unsigned long long)key->m, (unsigned long long)key->batch);
     pl_cuda_refused("cublasLt", text, why, key->epilogue != PL_CUBLASLT_PLAIN);
 }
 

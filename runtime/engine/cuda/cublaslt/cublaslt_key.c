@@ -37,6 +37,7 @@ static void fold_batch(struct pl_matmul_args *s)
 
 bool pl_cublaslt_of_matmul(const struct pl_matmul_args *args,
                            enum pl_real real,
+                           bool wide,
                            bool tf32,
                            struct pl_cublaslt_key *ret_key,
                            struct pl_cublaslt_data *ret_data)
@@ -71,9 +72,10 @@ bool pl_cublaslt_of_matmul(const struct pl_matmul_args *args,
         .trans_b = s.a_transposed,
         .add = s.add,
         .tf32 = tf32 && real == PL_REAL_F32,
+        .wide = wide,
         .align_a = alignment_of(s.b, s.b_batch, size),
         .align_b = alignment_of(s.a, s.a_batch, size),
-        .align_d = alignment_of(s.c, s.c_batch, size),
+        .align_d = alignment_of(s.c, s.c_batch, wide ? sizeof(float) : size),
     };
     *ret_data = (struct pl_cublaslt_data){.a = s.b, .b = s.a, .d = s.c, .scale = s.scale};
     return true;

@@ -42,7 +42,8 @@ struct pl_cublaslt_key {
     uint8_t align_a, align_b; /* exponent of the largest power of two, up to 256 bytes */
     uint8_t align_d, align_aux, align_bias;
     uint8_t ways; /* of a choice between the epilogue and a kernel of its own; else 0 */
-    uint8_t zero[4];
+    uint8_t wide; /* D, and the gradient of a bias, is f32; A and B have 16 bits */
+    uint8_t zero[3];
 };
 
 /* The operands' addresses, and the epilogue's input or output. */
@@ -53,11 +54,13 @@ struct pl_cublaslt_data {
     double scale;
 };
 
-/* The product of the arguments. A batch of contiguous matrices that share b becomes one matrix.
+/* The product of the arguments; with `wide` c is f32. A batch of contiguous matrices that share b
+ * becomes one matrix.
  * Returns false if cublasLt cannot do it: an empty dimension, a batch or alignment outside its
  * types. */
 bool pl_cublaslt_of_matmul(const struct pl_matmul_args *args,
                            enum pl_real real,
+                           bool wide,
                            bool tf32,
                            struct pl_cublaslt_key *ret_key,
                            struct pl_cublaslt_data *ret_data);

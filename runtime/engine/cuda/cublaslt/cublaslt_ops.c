@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops that cublasLt implements. Arguments do not name their type, so there is one function per
  * type (PL_CUBLASLT_OPS). */
+#include "kernels/cuda/stream.h"
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/util/libs.h"
 
@@ -11,6 +12,7 @@ struct place {
     struct pl_cuda_libs libs;
     struct CUstream_st *stream;
     enum pl_real real;
+    bool wide; /* products write f32 */
 };
 
 static struct place current(enum pl_real real)
@@ -32,7 +34,8 @@ static bool product(struct place at,
     struct pl_cublaslt_data data;
 
     if (!at.libs.lt ||
-        !pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.libs.lt), &key, &data) ||
+        !pl_cublaslt_of_matmul(&args, at.real, at.wide, pl_cublaslt_tf32(at.libs.lt), &key,
+                               &data) ||
         (epilogue != PL_CUBLASLT_PLAIN &&
          !pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) ||
         !pl_cublaslt_run(at.libs.lt, &key, &data, at.stream))
@@ -54,7 +57,8 @@ static bool fuses(struct place at,
     struct pl_cublaslt_data data;
 
     return !at.libs.lt ||
-           !pl_cublaslt_of_matmul(&args, at.real, pl_cublaslt_tf32(at.libs.lt), &key, &data) ||
+           !pl_cublaslt_of_matmul(&args, at.real, at.wide, pl_cublaslt_tf32(at.libs.lt), &key,
+                                  &data) ||
            !pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias,
                                      (void *)(uintptr_t)aux) ||
            pl_cublaslt_fuses(at.libs.lt, &key, at.stream, run, ctx);
@@ -185,9 +189,86 @@ static bool dx_product(struct place at, const struct pl_linear_args *a, const vo
     return dx_apart(at, a, dz);
 }
 
+/* Of dw. */
+static struct place to_dw(struct place at, const struct pl_linear_args *a)
+{
+    at.wide = a->dw_wide;
+    return at;
+}
+
+/* db (+)= x, n numbers that are f32 or, with `low`, of 16 bits. */
+static void put_db(struct place at, const struct pl_linear_args *a, void *x, bool low)
+{
+    struct pl_half_args half = {.n = a->out,
+                                .type = at.real == PL_REAL_F16 ? PL_HALF_F16 : PL_HALF_BF16,
+                                .add = a->db_add,
+                                .half = low ? x : a->db,
+                                .wide = low ? a->db : x};
+
+    if (!a->db_wide)
+        own[PL_REAL_F32].narrow(&half);
+    else if (low)
+        own[PL_REAL_F32].widen(&half);
+    else
+        own[PL_REAL_F32].add(
+            &(struct pl_add_args){.n = a->out, .scale = 1, .a = a->db, .b = x, .dst = a->db});
+}
+
+/* dw in f32, with db in the same pass. It is f32 as well, and goes by way of other memory if it is
+ * wanted otherwise. */
+static bool dw_wide_fused(struct place at, const struct pl_linear_args *a)
+{
+    void *db = a->db;
+    bool direct = a->db_wide && !a->db_add;
+
+    if (!direct)
+        db = pl_cuda_stream_scratch(pl_cuda_stream_current(), a->out * sizeof(float));
+    if (!db || !product(to_dw(at, a), pl_cublaslt_linear_dw(a, a->dz), PL_CUBLASLT_BGRAD, db, NULL))
+        return false;
+    if (!direct)
+        put_db(at, a, db, false);
+    return true;
+}
+
+/* If the library does not write both in f32: in 16 bits into other memory, and from there. */
+static bool dw_by_halves(struct place at, const struct pl_linear_args *a)
+{
+    size_t n = a->out * a->in, room = (n * sizeof(uint16_t) + 255) / 256 * 256;
+    char *other =
+        pl_cuda_stream_scratch(pl_cuda_stream_current(), room + a->out * sizeof(uint16_t));
+    struct pl_linear_args low = *a;
+
+    if (!other || (a->db_add && !a->db_wide))
+        return false;
+    low.dw = other;
+    low.dw_add = false;
+    if (a->db_wide)
+        low.db = other + room;
+    if (!product(at, pl_cublaslt_linear_dw(&low, low.dz), PL_CUBLASLT_BGRAD, low.db, NULL))
+        return false;
+    own[PL_REAL_F32].widen(
+        &(struct pl_half_args){.n = n,
+                               .type = at.real == PL_REAL_F16 ? PL_HALF_F16 : PL_HALF_BF16,
+                               .add = a->dw_add,
+                               .half = (uint16_t *)other,
+                               .wide = a->dw});
+    if (a->db_wide)
+        put_db(at, a, low.db, true);
+    return true;
+}
+
+/* dw with db in the same pass. */
 static bool dw_fused(struct place at, const struct pl_linear_args *a)
 {
-    return product(at, pl_cublaslt_linear_dw(a, a->dz), PL_CUBLASLT_BGRAD, a->db, NULL);
+    if (a->dw_wide)
+        return dw_wide_fused(at, a) || dw_by_halves(at, a);
+    return !a->db_add && !a->db_wide &&
+           product(at, pl_cublaslt_linear_dw(a, a->dz), PL_CUBLASLT_BGRAD, a->db, NULL);
+}
+
+static bool dw_apart(struct place at, const struct pl_linear_args *a)
+{
+    return product(to_dw(at, a), pl_cublaslt_linear_dw(a, a->dz), PL_CUBLASLT_PLAIN, NULL, NULL);
 }
 
 /* dw by the library, db by a kernel of its own. */
@@ -199,14 +280,14 @@ static bool try_bias(const void *ctx, bool fused)
     if (fused)
         return dw_fused(p->at, p->a);
     rest.dx = rest.dw = NULL;
-    if (!product(p->at, pl_cublaslt_linear_dw(p->a, p->a->dz), PL_CUBLASLT_PLAIN, NULL, NULL))
+    if (!dw_apart(p->at, p->a))
         return false;
     own[p->at.real].linear_backward(&rest);
     return true;
 }
 
 /* Removes what cublasLt computes from the rest: dw, with db in the same pass if db is written (not
- * added to), and dx. */
+ * added to) or may be f32, and dx. */
 static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
 {
     struct place at = current(real);
@@ -223,13 +304,12 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
         left.dz = (void *)(uintptr_t)left.dy;
     }
     part = uncounted(at, &left, left.dz);
-    if (left.dw && left.db && !left.db_add &&
-        fuses(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_BGRAD, left.db, NULL, try_bias,
-              &part) &&
+    if (left.dw && left.db && (!left.db_add || left.dw_wide) &&
+        fuses(to_dw(at, a), pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_BGRAD, left.db, NULL,
+              try_bias, &part) &&
         dw_fused(at, &left))
         left.dw = left.db = NULL;
-    if (left.dw &&
-        product(at, pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_PLAIN, NULL, NULL))
+    if (left.dw && dw_apart(at, &left))
         left.dw = NULL;
     if (left.dx && dx_product(at, &left, left.dz))
         left.dx = NULL;

@@ -39,6 +39,15 @@ struct pl_cuda_stream *pl_cuda_stream_current(void)
     return &stream;
 }
 
+void *pl_cuda_stream_scratch(struct pl_cuda_stream *s, size_t bytes)
+{
+    static _Alignas(256) char scratch[1024];
+
+    assert_ptr_equal(s, &stream);
+    assert_in_range(bytes, 1, sizeof(scratch));
+    return scratch;
+}
+
 static uint32_t draw(uint32_t limit)
 {
     seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -363,15 +372,15 @@ static void test_shared_b_is_one_matrix(void **state)
     struct pl_cublaslt_key key;
     struct pl_cublaslt_data data;
 
-    assert_true(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_true(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, false, &key, &data));
     assert_int_equal(key.batch, 1);
     assert_int_equal(key.n, 12);
     s.a_batch = 30;
-    assert_true(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_true(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, false, &key, &data));
     assert_int_equal(key.batch, 3);
     assert_int_equal(key.align_b, 2); /* 30 elements of 2 bytes apart */
     s.n = (size_t)1 << 31;
-    assert_false(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, &key, &data));
+    assert_false(pl_cublaslt_of_matmul(&s, PL_REAL_BF16, false, false, &key, &data));
 }
 
 static void test_sixteen_bits(void **state)
@@ -406,6 +415,70 @@ static void test_sixteen_bits(void **state)
     assert_int_equal(fake_lt.products, 2);
     assert_int_equal(fake_lt.tf32, 0);
     end();
+}
+
+/* Gradients of weights and bias in f32, which 16 bits would round; each added or not, by a library
+ * that writes both in one pass, that does so in 16 bits only, and by one without epilogues. */
+static void test_wide_gradients(void **state)
+{
+    static _Alignas(256) uint16_t x[300 * 8], dy[300 * 16], db[16];
+    static _Alignas(256) float dw[16 * 8], db_wide[16];
+
+    for (unsigned i = 0; i < 96; i++) {
+        enum pl_real real = i % 2 ? PL_REAL_F16 : PL_REAL_BF16;
+        enum pl_half half = i % 2 ? PL_HALF_F16 : PL_HALF_BF16;
+        unsigned mode = i / 32;
+        bool wide = i / 2 % 2, db_add = i / 4 % 2, dw_add = i / 8 % 2, bias = i / 16 % 2;
+        struct pl_kernels k = {.real = real};
+        struct pl_linear_args s = {.rows = 300,
+                                   .in = 8,
+                                   .out = 16,
+                                   .dw_add = dw_add,
+                                   .db_add = db_add,
+                                   .dw_wide = true,
+                                   .db_wide = wide,
+                                   .x = x,
+                                   .dy = dy,
+                                   .dz = dy,
+                                   .dw = dw,
+                                   .db = !bias  ? NULL
+                                         : wide ? (void *)db_wide
+                                                : (void *)db};
+        float start_w = dw_add ? (float)0x1p-12 : 0, of_one = mode == 1 ? 2096 : 2100;
+
+        if (mode == 2) /* db would be a kernel's of our own, which this table lacks */
+            s.db = NULL;
+        start(false);
+        pl_cublaslt_install(&k);
+        fake_lt.no_wide_bgrad = mode == 1;
+        fake_lt.no_epilogue = mode == 2;
+        if (real == PL_REAL_F16 || mode != 1 || !s.db || (db_add && !wide))
+            of_one = 2100; /* f16 has it; what no epilogue does is done by a plain product */
+        if (mode == 1 && s.db && db_add && !wide)
+            s.db = NULL;
+        for (size_t j = 0; j < PL_COUNT(x); j++)
+            x[j] = pl_half_of_f32(half, 7);
+        for (size_t j = 0; j < PL_COUNT(dy); j++)
+            dy[j] = pl_half_of_f32(half, j % 16 == 3 ? 1 : 0);
+        for (size_t j = 0; j < PL_COUNT(dw); j++)
+            dw[j] = (float)0x1p-12;
+        for (size_t j = 0; j < 16; j++) {
+            db[j] = pl_half_of_f32(half, 4);
+            db_wide[j] = 4;
+        }
+        k.linear_backward(&s);
+        assert_int_equal(fake_lt.products, 1);
+        for (size_t j = 0; j < PL_COUNT(dw); j++)
+            if (dw[j] != (j / 8 == 3 ? of_one : 0) + start_w)
+                fail_msg("case %u: dw[%zu] is %.9g", i, j, (double)dw[j]);
+        for (size_t j = 0; s.db && j < 16; j++) {
+            float got = wide ? db_wide[j] : pl_f32_of_half(half, db[j]);
+
+            if (got != (j == 3 ? 300 : 0) + (db_add ? 4 : 0))
+                fail_msg("case %u: db[%zu] is %.9g", i, j, (double)got);
+        }
+        end();
+    }
 }
 
 static void test_a_failed_product_is_reported(void **state)
@@ -823,6 +896,7 @@ int main(void)
         cmocka_unit_test(test_algorithms_are_asked_for_once_a_shape),
         cmocka_unit_test(test_shared_b_is_one_matrix),
         cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_wide_gradients),
         cmocka_unit_test(test_a_failed_product_is_reported),
         cmocka_unit_test(test_the_fastest_answer_is_taken_and_kept),
         cmocka_unit_test(test_what_adds_stays_as_it_was),
