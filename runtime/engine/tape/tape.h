@@ -46,6 +46,9 @@ struct pl_fusion {
      * of what is in its own memory. */
     size_t product, chunk, loss;
     uint64_t own;
+    /* PL_NEEDS_IN bits: inputs that a cast from f32 makes, and whose gradient backward writes
+     * there, in f32 (the tape's `wide_grads`). */
+    uint64_t wide;
 };
 
 struct pl_node {
@@ -63,6 +66,7 @@ struct pl_node {
      * grad_in_data: its output's gradient has the memory of the output itself. */
     size_t at[2];
     bool hidden, grad_in_data;
+    bool wide; /* set by the plan: a cast whose output has no gradient: see `wide` of fusion */
     bool lent; /* set by the plan: a cast whose output is a leaf; see the tape's `lends` */
     struct pl_fusion fusion;
     struct pl_attr attr;
@@ -156,7 +160,9 @@ struct pl_op {
      * (`slope_of`), and if its own may be left to others (`sloped`); NULL: never. */
     bool (*slopes)(const struct pl_node *node);
     bool (*has_slope)(const struct pl_node *node);
-    bool chunks; /* a loss that can have its layer's rows by chunks (`product` of pl_fusion) */
+    uint64_t
+        wide_grads; /* PL_NEEDS_IN bits: inputs whose gradient 16-bit kernels can write in f32 */
+    bool chunks;    /* a loss that can have its layer's rows by chunks (`product` of pl_fusion) */
     /* Does n rows of a layer, from `first` on: `out` and `out_grad` have these rows only. NULL: the
      * op has no such rows, or it needs more than a row for them. */
     void (*part)(const struct pl_call *call, size_t first, size_t n, bool backward);
@@ -239,6 +245,9 @@ struct pl_tape {
     /* A parameter that is only read as 16-bit numbers is a leaf of that type: its cast runs
      * backward only, and whoever gives leaves their memory sets the data of the cast's output. */
     bool lends;
+    bool lends_all;  /* and so is one that is read in f32, too, by other ops */
+    bool wide_grads; /* ops may write gradients of f32 tensors that they read by way of a cast, and
+                        do so before the cast's own backward */
     const struct pl_tape_peers *peers; /* NULL: tensors are whole. Borrowed */
     int failed; /* the error of allreduce or peers inside an op; forward and backward return it */
     struct pl_error failure; /* its text, if there is one */

@@ -15,7 +15,8 @@
  * end of the product; a library may round once there instead of twice. And cross-entropy writes the
  * gradient of the logits over them while it has them at hand, or is done together with the layer
  * that makes them, some rows at a time (the idea of Liger's fused linear cross-entropy, arXiv
- * 2410.10989). */
+ * 2410.10989). The product that makes the gradient of a layer's weights writes it in f32, and
+ * nothing rounds it to 16 bits on its way to the parameter's. */
 #include "runtime/engine/tape/tape_private.h"
 
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
@@ -248,6 +249,39 @@ static void take_layer(struct pl_tape *tape, struct pl_node *loss)
     layer->hidden = true;
 }
 
+/* True if a node between these two reads t, or a view of it. */
+static bool is_read_between(const struct pl_tape *tape, const plume_tensor *t, size_t a, size_t b)
+{
+    return next_use(tape, t, a) < b;
+}
+
+/* The gradients of weights in bf16, if nothing but their own cast needs them: the product writes
+ * them in f32, where the cast's backward would. Not in f16, whose gradients are to overflow where
+ * they do elsewhere: the loss scale follows from that. */
+static void take_wide_gradients(struct pl_tape *tape, struct pl_node *node)
+{
+    size_t at = node->out->node;
+
+    for (size_t k = 0; k < node->n_in; k++) {
+        const plume_tensor *t = node->in[k];
+        struct pl_node *cast;
+
+        if (!(node->op->wide_grads & PL_NEEDS_IN(k)) || !t || !node->back || node->fusion.loss ||
+            t->dtype != PLUME_BF16 || node->k->real != PL_REAL_BF16 || !is_only_for(tape, t, at) ||
+            node->first[k])
+            continue;
+        cast = &tape->nodes[t->node];
+        if (!pl_tape_is_cast(cast) || !cast->back || cast->first[0] || cast->hidden ||
+            cast->at[0] != t->node || cast->at[1] != t->node || cast->in[0]->dtype != PLUME_F32 ||
+            cast->in[0]->base || cast->in[0]->tape == tape ||
+            is_read_between(tape, cast->in[0], t->node, at))
+            continue;
+        cast->at[1] = at;
+        cast->wide = true;
+        node->fusion.wide |= PL_NEEDS_IN(k);
+    }
+}
+
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
     bool plain = tape->no_fuse || tape->recompute; /* what runs again runs by itself */
@@ -256,7 +290,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
         struct pl_node *node = &tape->nodes[i];
 
         node->at[0] = node->at[1] = i;
-        node->hidden = node->grad_in_data = false;
+        node->hidden = node->grad_in_data = node->wide = false;
         node->fusion = (struct pl_fusion){0};
     }
     for (size_t i = 0; i < tape->n; i++) {
@@ -284,4 +318,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
         if (node->op->grad_ahead && !node->fusion.product && !plain && !tape->dev->ops->host)
             take_gradient(tape, node);
     }
+    for (size_t i = 0; i < tape->n && !plain && tape->wide_grads && !tape->dev->ops->host; i++)
+        if (tape->nodes[i].op->wide_grads)
+            take_wide_gradients(tape, &tape->nodes[i]);
 }

@@ -163,6 +163,13 @@ static size_t node_at(size_t first, size_t k, const struct pl_backward *backward
     return backward ? first - k : first + k;
 }
 
+/* The input, or its gradient, is not in the plan's memory. */
+static bool is_from_outside(const struct pl_tape *tape, const struct pl_node *node, size_t i)
+{
+    return node->in[i] && (pl_tape_is_leaf(tape, pl_tensor_root(node->in[i])) ||
+                           (node->fusion.wide & PL_NEEDS_IN(i)));
+}
+
 /* Appends the addresses of a node's inputs that are not in the plan's memory; returns their number.
  */
 static size_t leaves_of(const struct pl_tape *tape,
@@ -176,12 +183,12 @@ static size_t leaves_of(const struct pl_tape *tape,
     size_t n = 0;
 
     for (size_t i = 0; i < node->n_in; i++)
-        any |= node->in[i] && pl_tape_is_leaf(tape, pl_tensor_root(node->in[i]));
+        any |= is_from_outside(tape, node, i);
     if (!any)
         return 0;
     pl_node_bind(tape, index, backward != NULL, &call);
     for (size_t i = 0; i < node->n_in; i++) {
-        if (!node->in[i] || !pl_tape_is_leaf(tape, pl_tensor_root(node->in[i])))
+        if (!is_from_outside(tape, node, i))
             continue;
         to[n++] = (uintptr_t)call.in[i];
         if (backward)

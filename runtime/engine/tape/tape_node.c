@@ -109,6 +109,14 @@ static float *take(struct pl_f32_copies *copies, size_t count)
     return p;
 }
 
+const plume_tensor *
+pl_node_grad_of(const struct pl_tape *tape, const struct pl_node *node, size_t k)
+{
+    const plume_tensor *in = node->in[k];
+
+    return node->fusion.wide & PL_NEEDS_IN(k) ? tape->nodes[in->node].in[0] : in;
+}
+
 void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *c)
 {
     const struct pl_node *node = &tape->nodes[index];
@@ -126,6 +134,10 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
         c->in_grad[i] =
             backward && in && in->wants_grad && !node->alias[i] ? pl_tape_grad(tape, in) : NULL;
         c->add[i] = node->add[i];
+        if (node->fusion.wide & PL_NEEDS_IN(i)) {
+            c->in_grad[i] = backward ? pl_tape_grad(tape, pl_node_grad_of(tape, node, i)) : NULL;
+            c->add[i] = tape->nodes[in->node].add[0];
+        }
     }
     if (node->op->fuses && node->fusion.x != node->in[0]) {
         c->in[0] = pl_tape_data(tape, node->fusion.x);

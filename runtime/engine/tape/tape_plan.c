@@ -33,9 +33,10 @@ static void plan_lent(struct pl_tape *tape)
         struct pl_node *node = &tape->nodes[i];
 
         node->lent = tape->lends && pl_tape_is_cast(node) && node->in[0]->is_param &&
-                     node->at[0] == i && node->at[1] == i && !node->hidden && !node->grad_in_data &&
-                     !pl_tape_is_among(tape, tape->n_roots, node->out) &&
-                     is_only_cast(tape, node->in[0]);
+                     node->at[0] == i && (node->at[1] == i || node->wide) && !node->hidden &&
+                     !node->grad_in_data && !pl_tape_is_among(tape, tape->n_roots, node->out) &&
+                     (tape->lends_all ? node->out->dtype == tape->amp_dtype
+                                      : is_only_cast(tape, node->in[0]));
     }
 }
 
@@ -146,7 +147,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
         if (!node->hidden && !node->lent)
             life->data = pl_lifetimes_add(p, bytes, life->data_from, life->data_to);
         /* The caller may read a root's gradient, too (it may be a leaf of another tape). */
-        if (!node->hidden && !node->grad_in_data && out->wants_grad &&
+        if (!node->hidden && !node->grad_in_data && !node->wide && out->wants_grad &&
             life->grad_from != SIZE_MAX && life->leader == i)
             life->grad = pl_lifetimes_add(p, bytes, life->grad_from, life->grad_to);
         if (pl_tape_runs_again(tape, i))

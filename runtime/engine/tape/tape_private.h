@@ -86,6 +86,11 @@ struct pl_f32_copies {
 /* True if the node's kernels work on an f32 copy of this 16-bit tensor. */
 bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
 
+/* The tensor whose gradient the node's backward writes for input k: the input, or that of its cast.
+ */
+const plume_tensor *
+pl_node_grad_of(const struct pl_tape *tape, const struct pl_node *node, size_t k);
+
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_node_f32_bytes(const struct pl_node *node, bool backward);
 

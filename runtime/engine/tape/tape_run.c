@@ -47,7 +47,8 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     if (backward && !wants_any(&call))
         return; /* all gradients are the output's */
     for (size_t i = 0; backward && i < node->n_in; i++) {
-        plume_tensor *root = node->in[i] ? pl_tensor_root(node->in[i]) : NULL;
+        const plume_tensor *of = node->in[i] ? pl_node_grad_of(tape, node, i) : NULL;
+        const plume_tensor *root = of && of->base ? of->base : of;
 
         if (root && root->is_param && backward->accumulate)
             call.add[i] = true;

@@ -101,7 +101,7 @@ struct pl_traffic pl_node_traffic(const struct pl_node *node, bool backward)
 
     for (size_t i = 0; i < node->n_in && node->back; i++)
         any |= writes_grad(node, i);
-    if (node->op->view || !any || node->at[backward] != node->out->node)
+    if (node->op->view || !any || !pl_node_runs(node, backward))
         return t;
     if (node->fusion.loss) { /* backward */
         t.all = t.outside = bytes_handed_on(node);
