@@ -40,8 +40,9 @@ step_mib() {
     for how in "--precision bf16" "--precision 16" "--precision bf16 --amp-level O3"; do
         # shellcheck disable=SC2086
         same 3e-3 "${SHORT[@]}" $how mlp
+        # The CPU rounds the gradients of a layer's weights to bf16, the GPU does not.
         # shellcheck disable=SC2086
-        same 3e-3 "${SHORT[@]}" $how cnn --batch_size 8 --batchnorm 1 --dropout 0.2
+        same 6e-3 "${SHORT[@]}" $how cnn --batch_size 8 --batchnorm 1 --dropout 0.2
     done
 }
 

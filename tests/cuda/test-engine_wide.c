@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Weights in 16 bits that are not cast in each step, and their gradients, which products write in
  * f32 (`lends_all` and `wide_grads` of a tape), on a device of the emulated CUDA kernels: against
- * casts, which round to 16 bits on the way. */
+ * casts, which round to 16 bits on the way. And the copies of parameters in 16 bits. */
 #include "kernels/cuda/cuda.h"
+#include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/params/halves.h"
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine/engine_net.h"
 
@@ -208,10 +210,79 @@ static void test_gradients_in_f32_and_lent_weights(void **state)
         }
 }
 
+static void check_halves(const struct pl_params *params)
+{
+    for (size_t i = 0; i < params->count; i++) {
+        float x = ((const float *)params->values)[i];
+
+        assert_int_equal(params->halves[i], pl_bf16_of_f32(x));
+    }
+}
+
+static void test_the_update_writes_16_bits(void **state)
+{
+    static const struct plume_optimizer options = {.struct_size = sizeof(options),
+                                                   .kind = PLUME_ADAMW,
+                                                   .lr = 0.1,
+                                                   .beta1 = 0.9,
+                                                   .beta2 = 0.99,
+                                                   .eps = 1e-8,
+                                                   .weight_decay = 0.1};
+    const struct pl_kernels *kernels = pl_kernels_cuda(PL_REAL_F32);
+    struct pl_world world = {.size = 1, .local_size = 1};
+    const struct pl_clip_rule no_clip = {0};
+    struct pl_optimizers o;
+    struct pl_params params;
+    struct pl_tape tape;
+    struct pl_comm *comm;
+    plume_tensor *t[2];
+    struct pl_rng rng;
+
+    pl_rng_init(&rng, 1, 2);
+    assert_int_equal(pl_comm_create(&world, NULL, &comm, NULL), 0);
+    pl_params_init(&params, fake_device(), PL_REAL_F32);
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(pl_params_declare(&params, i ? "b" : "w", PLUME_INIT_ONE, 1,
+                                           (size_t[]){i ? 3 : 1001}, &t[i], NULL),
+                         0);
+    pl_tape_init(&tape, params.dev, PL_REAL_F32, true);
+    assert_int_equal(pl_params_layout(&params, &tape, comm, NULL), 0);
+    assert_int_equal(pl_optimizers_init(&o, &params, &options, 1, NULL), 0);
+    assert_int_equal(pl_params_init_values(&params, comm, 1, NULL), 0);
+    assert_false(pl_halves_are_used(&params)); /* no autocast */
+    assert_int_equal(pl_halves_refresh(&params, kernels, NULL), 0);
+    assert_null(params.halves);
+    params.half_dtype = PLUME_BF16;
+    assert_false(pl_halves_are_current(&params));
+    assert_int_equal(pl_halves_refresh(&params, kernels, NULL), 0);
+    assert_true(pl_halves_are_current(&params));
+    check_halves(&params);
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < t[0]->count; i++)
+            ((float *)t[0]->grad)[i] = (float)pl_rng_normal(&rng);
+        memset(t[1]->grad, step, t[1]->count * sizeof(float));
+        params.values_version++;
+        assert_int_equal(pl_optimizers_step(&o, kernels, &no_clip, NULL, NULL, NULL), 0);
+        assert_false(pl_halves_are_current(&params));
+        pl_halves_follow(&params);
+        assert_true(((const float *)t[0]->data)[1000] != 1);
+        check_halves(&params);
+    }
+    ((float *)t[1]->data)[2] = 1.7f; /* a checkpoint, say */
+    params.values_version++;
+    assert_int_equal(pl_halves_refresh(&params, kernels, NULL), 0);
+    check_halves(&params);
+    pl_optimizers_finish(&o);
+    pl_tape_finish(&tape);
+    pl_params_finish(&params);
+    pl_comm_destroy(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_in_f32_and_lent_weights),
+        cmocka_unit_test(test_the_update_writes_16_bits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 /* A step of the optimizers: clipping, the loss scale, and the kernels that update. */
 #include "runtime/engine/optim/grad_norm.h"
 #include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/params/halves.h"
 
 /* Updates the own elements of [from, to) of a range, whose parameters have the same step number. */
 static void update_part(const struct pl_optimizers *all,
@@ -33,6 +34,8 @@ static void update_part(const struct pl_optimizers *all,
         .clip = clip,
         .grad = pl_params_grad(params, begin),
         .param = pl_params_value(params, begin),
+        .half = pl_halves_type(params),
+        .copy = params->halves ? params->halves + begin : NULL,
     };
     for (size_t i = 0; i < PL_OPTIMIZER_SLOTS; i++)
         slot[i] = pl_optimizer_slot_at(params, o, i, state);

@@ -6,7 +6,7 @@
 #define ROUND 4096
 #define ROUND_DEVICE ((size_t)4 << 20)
 
-static enum plume_dtype amp_dtype_of(const struct pl_train_options *o)
+enum plume_dtype pl_precision_half(const struct pl_train_options *o)
 {
     if (o->amp_level == 0)
         return 0;
@@ -30,14 +30,14 @@ enum pl_real pl_precision_real(const struct pl_train_options *options)
 
 void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape)
 {
-    tape->amp_dtype = amp_dtype_of(options);
+    tape->amp_dtype = pl_precision_half(options);
     tape->amp_o2 = options->amp_level == 2;
     tape->amp_o3 = options->amp_level == 3;
 }
 
 void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler)
 {
-    pl_scaler_init(scaler, amp_dtype_of(options) == PLUME_F16);
+    pl_scaler_init(scaler, pl_precision_half(options) == PLUME_F16);
 }
 
 static void round_by(struct pl_params *params,
@@ -66,7 +66,7 @@ int pl_precision_round(const struct pl_train_options *options,
                        struct pl_params *params,
                        struct pl_error *err)
 {
-    enum plume_dtype amp_dtype = amp_dtype_of(options);
+    enum plume_dtype amp_dtype = pl_precision_half(options);
     enum pl_half type = amp_dtype == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
     size_t most = PL_MIN(PL_MAX(params->count, (size_t)1), ROUND_DEVICE);
     uint16_t half[ROUND];

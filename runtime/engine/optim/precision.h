@@ -23,6 +23,9 @@ extern const char *const pl_precision_names[];
 /* Type of the parameters and arenas. */
 enum pl_real pl_precision_real(const struct pl_train_options *options);
 
+/* The 16-bit type of autocast; 0: there is none. */
+enum plume_dtype pl_precision_half(const struct pl_train_options *options);
+
 /* Sets up a tape before it is first used. */
 void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *tape);
 

@@ -45,6 +45,8 @@ void pl_params_finish(struct pl_params *params)
     pl_device_cpu_count(-(int64_t)params->lent_grads);
     if (params->dev)
         pl_device_free(params->dev, params->values);
+    if (params->dev)
+        pl_device_free(params->dev, params->halves);
     *params = (struct pl_params){0};
 }
 

@@ -93,6 +93,11 @@ struct pl_params {
     /* From element values_from on. With stages and with PL_SHARD_PARAM these are the own ones. */
     void *values;
     size_t values_from;
+    /* Their copies in autocast's 16-bit type (halves.h), which is set before the first step; 0:
+     * none are wanted. NULL: there are none yet. */
+    enum plume_dtype half_dtype;
+    uint16_t *halves;
+    uint64_t halves_version; /* of the values of which they are copies */
     /* Gradients from element grads_from on, and the flags. From PL_SHARD_GRAD on these are the own
      * ones, and the parameters' gradients are in buckets of the reducer. */
     void *grads, *flag_list;

@@ -68,6 +68,7 @@ static void put_fusion(struct pl_words *w, const struct pl_tape *tape, const str
     put(w, f->chunk);
     put(w, f->loss);
     put(w, f->own);
+    put(w, f->wide);
 }
 
 static void put_node(struct pl_words *w, const struct pl_tape *tape, const struct pl_node *node)

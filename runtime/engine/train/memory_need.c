@@ -2,6 +2,7 @@
 #include "runtime/engine/train/memory_need.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/engine/params/halves.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/eval.h"
@@ -105,7 +106,7 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
     double held = size * (double)pl_params_held(params);
     size_t own = params->shard ? params->own_to - params->own_from : SIZE_MAX;
 
-    need->params = held;
+    need->params = held + (double)pl_halves_bytes(params);
     need->grads = size * (double)(params->count - params->flags +
                                   (pl_params_shard_grads(params) || params->stages.n
                                        ? params->own_to - params->own_from

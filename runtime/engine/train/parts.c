@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/pool/pool.h"
+#include "runtime/engine/params/halves.h"
 #include "runtime/engine/train/dp.h"
 #include "runtime/engine/util/rng.h"
 
@@ -209,6 +210,34 @@ prepare(struct pl_part *part, plume_tensor **roots, size_t n, bool grads, struct
     return pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, grads ? n : 0, err);
 }
 
+/* What tapes may expect of the parameters' memory. */
+static void set_tapes(struct pl_parts *parts)
+{
+    const struct pl_params *params = parts->replicas->params;
+    bool halves = pl_halves_are_used(params);
+
+    for (unsigned i = 0; i < parts->n_tapes; i++) {
+        struct pl_tape *tape = &parts->list[i].tape;
+        bool root = tape == &parts->root->tape;
+
+        tape->lends_all = halves && tape->dev == params->dev;
+        tape->lends = tape->lends_all || (root && params->units);
+        /* With O3 gradients, too, have 16 bits. */
+        tape->wide_grads = !pl_params_shard_grads(params) && !tape->amp_o3;
+    }
+}
+
+static int lend_halves(struct pl_parts *parts, struct pl_error *err)
+{
+    struct pl_params *params = parts->replicas->params;
+    int r = pl_halves_refresh(params, parts->root->tape.kernels, err);
+
+    for (unsigned i = 0; i < parts->n_tapes && r == 0; i++)
+        if (parts->list[i].tape.lends_all)
+            pl_halves_lend(params, &parts->list[i].tape);
+    return r;
+}
+
 int pl_parts_prepare(struct pl_parts *parts,
                      const struct plume_outputs *outputs,
                      plume_tensor *loss,
@@ -218,7 +247,7 @@ int pl_parts_prepare(struct pl_parts *parts,
     bool grads = loss && parts->root->tape.want_grad; /* else it is a prediction */
     int r = 0;
 
-    parts->root->tape.lends = parts->replicas->params->units != NULL;
+    set_tapes(parts);
     for (unsigned i = 0; is_split(parts) && i < parts->n && r == 0; i++) {
         size_t n = 0;
 
@@ -289,6 +318,8 @@ int pl_parts_forward(struct pl_parts *parts,
         parts->list[i].tape.step = draw;
     if (r == 0 && units)
         r = pl_units_begin(units, &parts->units, root, err);
+    if (r == 0)
+        r = lend_halves(parts, err);
     if (r == 0 && is_split(parts))
         r = forward_parts(parts, err);
     if (r == 0)

@@ -2,6 +2,7 @@
 #include "runtime/engine/train/train_lane.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/params/halves.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
 #include "runtime/engine/train/pipe_balance.h"
@@ -222,11 +223,14 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
     uint64_t begin = pl_timeline_begin(t->timeline);
     int r = pl_hooks_call(&t->hooks, t->module->on_before_optimizer_step,
                           "on_before_optimizer_step", err);
+    bool halves = pl_halves_are_current(&t->ctx.params) && !t->strategy.shard;
 
     if (r < 0)
         return r;
     t->ctx.params.values_version++;
     r = step_scaled(t, optimizer_idx, n, err);
+    if (r == 0 && halves)
+        pl_halves_follow(&t->ctx.params);
     if (r == 0)
         r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
     if (r == 0 && t->strategy.shard && t->strategy.shard < PL_SHARD_PARAM)

@@ -307,6 +307,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
                         comm->size, err);
     if (r < 0)
         return r;
+    trainer->ctx.params.half_dtype = pl_precision_half(options);
     trainer->ctx.comm = trainer->ctx.copies = comm;
     r = pl_tensor_parallel_open(&trainer->tp, &trainer->strategy, comm, dev, err);
     if (r == 0 && trainer->tp.on) {
