@@ -2,9 +2,11 @@
 /* The fallback without cublasLt: three products (gemm.cuh) of 2 rows in out operations each, with
  * the activation at the end of the first one (and that of the layer before at the end of dx, if it
  * is asked for); before the others its slope (each.cuh, 2 elements read and 1 written) and the
- * column sums of dz in f64 (sums.cuh, dz read once more). Bytes of the products: see gemm.cuh.
- * Bound by the f32 units. Computing the slope where the products read dy would do it twice; not
- * measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
+ * column sums of dz in f64, which also stand beside cublasLt's products (dz read once more, 16
+ * bytes per thread; bound by memory. cublasLt's own for it, EPILOGUE_BGRADB, took 2.6 ms of an H100
+ * in a step of GPT-2, at 2.1 of 3.0 TB/s; sums.cuh's had reached 0.7). Bytes of the products: see
+ * gemm.cuh. Bound by the f32 units. Computing the slope where the products read dy would do it
+ * twice; not measured on a card yet. Any shape up to 2^31 tiles of 64 x 64. */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/each.cuh"
 #include "kernels/cuda/gemm.cuh"
@@ -12,6 +14,11 @@
 
 namespace pl_cuda
 {
+
+#define BIAS_LINES 8
+#define BIAS_AHEAD 4    /* rows that a thread reads before it adds them */
+#define BIAS_BLOCKS 528 /* 4 per multiprocessor of an H100 */
+#define BIAS_PIECE_LINES 32
 
 namespace
 {
@@ -86,6 +93,74 @@ template <class T> struct sloped_to {
     }
 };
 
+/* Column sums of dz. A block has 32 packs of columns and a piece of the rows; a thread adds up
+ * BIAS_AHEAD rows in real<T>, and these sums in f64. */
+template <class T>
+__global__ void __launch_bounds__(32 * BIAS_LINES)
+    bias_kernel(size_t rows, size_t out, size_t pieces, const T *dz, double *partial)
+{
+    const unsigned per = pack<T>::size;
+    PL_SHARED(double, of_line, [BIAS_LINES][32 * pack<T>::size]);
+    size_t tiles = (out / per + 31) / 32, tile = blockIdx.x % tiles, piece = blockIdx.x / tiles;
+    size_t column = (tile * 32 + threadIdx.x) * per, chunk = (rows + pieces - 1) / pieces;
+    size_t end = (piece + 1) * chunk < rows ? (piece + 1) * chunk : rows;
+    double sum[pack<T>::size] = {};
+    pack<T> in[BIAS_AHEAD];
+
+    for (size_t r = piece * chunk + threadIdx.y; r < end && column < out;
+         r += BIAS_LINES * BIAS_AHEAD) {
+        real<T> few[pack<T>::size] = {};
+
+        PL_UNROLL
+        for (unsigned j = 0; j < BIAS_AHEAD; j++)
+            if (r + j * BIAS_LINES < end)
+                in[j] = load_pack(dz, (r + j * BIAS_LINES) * out + column);
+        PL_UNROLL
+        for (unsigned j = 0; j < BIAS_AHEAD; j++) {
+            PL_UNROLL
+            for (unsigned k = 0; k < per; k++)
+                few[k] += r + j * BIAS_LINES < end ? widen_one(in[j].of[k]) : 0;
+        }
+        PL_UNROLL
+        for (unsigned k = 0; k < per; k++)
+            sum[k] += few[k];
+    }
+    PL_UNROLL
+    for (unsigned k = 0; k < per; k++)
+        of_line[threadIdx.y][k * 32 + threadIdx.x] = sum[k];
+    __syncthreads();
+    for (unsigned i = threadIdx.y * 32 + threadIdx.x; i < 32 * per; i += 32 * BIAS_LINES) {
+        double all = 0;
+
+        column = (tile * 32 + i % 32) * per + i / 32;
+        for (unsigned line = 0; line < BIAS_LINES; line++)
+            all += of_line[line][i];
+        if (column < out)
+            partial[piece * out + column] = all;
+    }
+}
+
+/* A block has 32 columns, a line of it each 32nd piece. */
+template <class OUT>
+__global__ void __launch_bounds__(32 * BIAS_PIECE_LINES)
+    bias_pieces_kernel(size_t out, size_t pieces, const double *partial, OUT to)
+{
+    PL_SHARED(double, of_line, [BIAS_PIECE_LINES][32]);
+    size_t i = (size_t)blockIdx.x * 32 + threadIdx.x;
+    double sum = 0;
+
+    if (i < out)
+        for (size_t k = threadIdx.y; k < pieces; k += BIAS_PIECE_LINES)
+            sum += partial[k * out + i];
+    of_line[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || i >= out)
+        return;
+    for (unsigned k = 1; k < BIAS_PIECE_LINES; k++)
+        sum += of_line[k][threadIdx.x];
+    to(i, sum);
+}
+
 template <class T> struct column {
     const T *dz;
     size_t out;
@@ -105,6 +180,27 @@ template <class T> struct bias_to {
         store(db, i, (real<T>)(add ? load(db, i) + sum : sum));
     }
 };
+
+/* OUT: as of sums.cuh. */
+template <class T, class OUT> void bias_sums(size_t rows, size_t out, const T *dz, const OUT &to)
+{
+    size_t tiles = ceil_div(out, 32 * pack<T>::size), pieces = ceil_div(BIAS_BLOCKS, tiles);
+    size_t most = ceil_div(rows, BIAS_LINES * BIAS_AHEAD);
+    double *partial;
+
+    if (rows == 0 || out % pack<T>::size || !packable(dz)) {
+        sums(1, rows, out, column<T>{dz, out}, to);
+        return;
+    }
+    pieces = pieces < most ? pieces : most;
+    partial = (double *)scratch(pieces * out * sizeof(*partial));
+    if (!partial)
+        return;
+    PL_LAUNCH((bias_kernel<T>), tiles * pieces, dim3(32, BIAS_LINES), 0, rows, out, pieces, dz,
+              partial);
+    PL_LAUNCH((bias_pieces_kernel<OUT>), ceil_div(out, 32), dim3(32, BIAS_PIECE_LINES), 0, out,
+              pieces, (const double *)partial, to);
+}
 
 } // namespace
 
@@ -137,10 +233,9 @@ template <class T> void linear_backward(const struct pl_linear_args *a)
         gemm<T>({1, a->out, a->in, a->rows}, strided<T>{dz, 1, a->out, 0},
                 strided<T>{x, 1, a->in, 0}, gemm_to<T>{(T *)a->dw, a->in, 0, 1, a->dw_add});
     if (a->db && a->db_wide)
-        sums(1, a->rows, a->out, column<T>{dz, a->out},
-             bias_to<real<T>>{(real<T> *)a->db, a->db_add});
+        bias_sums(a->rows, a->out, dz, bias_to<real<T>>{(real<T> *)a->db, a->db_add});
     else if (a->db)
-        sums(1, a->rows, a->out, column<T>{dz, a->out}, bias_to<T>{(T *)a->db, a->db_add});
+        bias_sums(a->rows, a->out, dz, bias_to<T>{(T *)a->db, a->db_add});
 }
 
 PL_CUDA_DEFINE(linear_forward, linear);
