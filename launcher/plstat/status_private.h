@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by status.c, trial_status.c and their tests. */
+/* Shared by status.c, trial_read.c, trial_status.c and their tests. */
 #ifndef PL_LAUNCHER_PLSTAT_STATUS_PRIVATE_H
 #define PL_LAUNCHER_PLSTAT_STATUS_PRIVATE_H
 
@@ -8,6 +8,16 @@
 /* Reads the files of ts->trial. 0, -ENOMEM. */
 int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes);
 void pl_trial_status_finish(struct pl_trial_status *ts);
+
+/* Sets the job, as numbers and as text; task -1: it is no array. */
+void pl_trial_status_set_job(struct pl_trial_status *ts, int64_t array, int64_t task);
+
+/* A number of a trial's file, or the one given where the file has none. */
+double pl_trial_number(const json_t *o, const char *key, double otherwise);
+int64_t pl_trial_int(const json_t *o, const char *key, int64_t otherwise);
+
+/* The time of the end of a result's attempt; 0: not known. */
+double pl_trial_result_end(const json_t *result);
 
 /* True if only Slurm can complete the status from the folder and the hub. */
 bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
-#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/rank_state.h"
@@ -11,10 +10,7 @@
 #include <signal.h>
 #include <string.h>
 
-#define CLAIM_MAX_BYTES 65536u
-#define CLOCK_SLACK_S 2.0
 #define SAME_END_S 60.0 /* between a trial's end and its job's */
-#define STATUS_MAX_BYTES ((size_t)64 * 1024 * 1024)
 
 void pl_trial_status_finish(struct pl_trial_status *ts)
 {
@@ -35,191 +31,6 @@ bool pl_trial_state_is_failure(enum pl_trial_state state)
            state != PL_TRIAL_PRUNED;
 }
 
-static double number_or(const json_t *o, const char *key, double otherwise)
-{
-    const json_t *v = json_object_get(o, key);
-
-    return json_is_number(v) ? json_number_value(v) : otherwise;
-}
-
-static int64_t int_or(const json_t *o, const char *key, int64_t otherwise)
-{
-    int64_t v;
-
-    return pl_json_int(o, key, &v) == 0 ? v : otherwise;
-}
-
-/* The time of the attempt's end. */
-static double result_end(const json_t *result)
-{
-    return number_or(result, "ended", number_or(result, "time", 0));
-}
-
-/* ---- reading ---- */
-
-/* A job number, which may be a JSON number or a string. */
-static int64_t job_number(const json_t *o, const char *key)
-{
-    const char *s = pl_json_string(o, key);
-    int64_t v;
-
-    if (s)
-        return pl_parse_int(s, 1, UINT32_MAX, &v, NULL) == 0 ? v : -1;
-    return int_or(o, key, -1);
-}
-
-static void set_job(struct pl_trial_status *ts, int64_t array, int64_t task)
-{
-    ts->array = array;
-    ts->task = task;
-    if (task >= 0)
-        snprintf(ts->job, sizeof(ts->job), "%lld_%lld", (long long)array, (long long)task);
-    else
-        snprintf(ts->job, sizeof(ts->job), "%lld", (long long)array);
-}
-
-/* Sets the job: the one that claimed the trial, else the newest submission that has it. */
-static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const json_t *claim)
-{
-    int64_t array, task;
-
-    for (size_t i = pl_run_n_submissions(run); i-- > 0;) {
-        struct pl_run_submission sub = pl_run_submission(run, i);
-
-        if (!pl_run_submission_has(&sub, ts->trial) ||
-            pl_parse_int(sub.job, 1, UINT32_MAX, &array, NULL) < 0)
-            continue;
-        ts->submitted = true;
-        ts->retry = sub.retry;
-        set_job(ts, array, ts->trial - sub.first_trial);
-        break;
-    }
-    array = job_number(claim, "array");
-    task = int_or(claim, "task", -1);
-    if (array < 0) {
-        array = job_number(claim, "job");
-        task = -1;
-    }
-    ts->resubmitted = array > 0 && array < ts->array;
-    if (array > 0 && !ts->resubmitted) {
-        ts->submitted = true;
-        set_job(ts, array, task);
-    }
-    ts->cancelled = pl_run_is_cancelled(run, ts->array, ts->task);
-    /* A job that is no array has only a number; the run folder records it as task 0. */
-    if (ts->array > 0 && ts->task == 0 && !ts->resubmitted) {
-        const char *own = pl_json_string(ts->result, "job");
-
-        if (!own)
-            own = pl_json_string(ts->live, "array");
-        if (own && pl_parse_int(own, 1, UINT32_MAX, &array, NULL) == 0 && array == ts->array)
-            set_job(ts, array, -1);
-    }
-}
-
-static int read_claim(const struct pl_run *run, struct pl_trial_status *ts, json_t **ret)
-{
-    _cleanup_free_ char *path = NULL;
-
-    if (ts->attempts == 0)
-        return 0;
-    path = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, "claim");
-    if (!path)
-        return -ENOMEM;
-    ts->claimed = true; /* the claim creates the folder */
-    if (pl_json_load_file(path, CLAIM_MAX_BYTES, ret, NULL) == 0)
-        ts->claim_s = number_or(*ret, "time", 0);
-    return 0;
-}
-
-static int read_result(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
-{
-    _cleanup_(json_decrefp) json_t *result = NULL;
-    struct pl_error err = {0};
-    int r = pl_run_result_read(run, ts->trial, &result, &ts->state, &err);
-
-    if (r == -ENOMEM)
-        return r;
-    if (r < 0) {
-        ts->state = PL_TRIAL_WAITING;
-        if (r != -ENOENT)
-            pl_notes_add(notes, true, "%s", pl_error_text(&err));
-        return 0;
-    }
-    /* Skip the result of an earlier attempt. */
-    if (ts->attempts > 0 && int_or(result, "attempt", ts->attempts - 1) + 1 < ts->attempts) {
-        ts->state = PL_TRIAL_WAITING;
-        return 0;
-    }
-    ts->result = PL_TAKE(result);
-    return 0;
-}
-
-/* Reads status.json: the hub's address and its last state. */
-static int read_live(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
-{
-    _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
-    _cleanup_(json_decrefp) json_t *o = NULL;
-    struct pl_error err = {0};
-    const json_t *hub;
-    int r;
-
-    if (!path)
-        return -ENOMEM;
-    r = pl_json_load_file(path, STATUS_MAX_BYTES, &o, &err);
-    if (r == -ENOMEM)
-        return r;
-    if (r < 0) {
-        if (r != -ENOENT)
-            pl_notes_add(notes, !ts->result, "%s", pl_error_text(&err));
-        return 0;
-    }
-    ts->live_s = number_or(o, "time", 0);
-    if (ts->live_s + CLOCK_SLACK_S < ts->claim_s ||
-        int_or(json_object_get(o, "state"), "attempt", ts->attempts - 1) + 1 < ts->attempts)
-        return 0; /* from the attempt before: the new hub has not written yet */
-    ts->live = json_incref(json_object_get(o, "state"));
-    hub = json_object_get(o, "hub");
-    if (!hub || ts->result)
-        return 0;
-    ts->query = malloc(sizeof(*ts->query));
-    if (!ts->query)
-        return -ENOMEM;
-    if (pl_hub_query_init(ts->query, hub) < 0) {
-        pl_notes_add(notes, false, "'%s' has no valid address of a hub", path);
-        free(PL_TAKE(ts->query));
-    }
-    return 0;
-}
-
-int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
-{
-    _cleanup_(json_decrefp) json_t *claim = NULL;
-    struct pl_error err = {0};
-    int r;
-
-    ts->array = ts->task = ts->step = -1;
-    ts->objective = NAN;
-    r = pl_run_trial_params(run, ts->trial, &ts->params, &err);
-    if (r < 0 && r != -ENOMEM)
-        pl_notes_add(notes, true, "%s", pl_error_text(&err));
-    if (r != -ENOMEM)
-        r = pl_run_n_attempts(run, ts->trial, &ts->attempts);
-    if (r < 0 && r != -ENOMEM)
-        pl_notes_add(notes, true, "cannot read the folder of trial %u: %s", ts->trial,
-                     strerror(-r));
-    if (r != -ENOMEM)
-        r = read_claim(run, ts, &claim);
-    if (r == 0)
-        r = read_result(run, ts, notes);
-    /* status.json matters only without a result: an ended sweep costs one file per trial. */
-    if (r == 0 && !ts->result)
-        r = read_live(run, ts, notes);
-    if (r == 0)
-        read_job(run, ts, claim);
-    return r;
-}
-
 static enum pl_cause_kind cause_kind(const json_t *cause)
 {
     return pl_cause_parse(pl_json_string(cause, "kind"));
@@ -228,7 +39,7 @@ static enum pl_cause_kind cause_kind(const json_t *cause)
 /* True for SIGKILL: the runtime does not know who sent it, and Slurm may. */
 static bool killed(const json_t *cause)
 {
-    return cause_kind(cause) == PL_CAUSE_SIGNAL && int_or(cause, "signal", 0) == SIGKILL;
+    return cause_kind(cause) == PL_CAUSE_SIGNAL && pl_trial_int(cause, "signal", 0) == SIGKILL;
 }
 
 bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts)
@@ -257,7 +68,7 @@ static json_t *kind_json(enum pl_cause_kind kind)
  * an allocation in which the trial was one step of several. */
 static bool explains_kill(const struct pl_trial_status *ts, const struct pl_job_state *job)
 {
-    double apart = ts->result ? (double)ts->slurm->ended - result_end(ts->result) : 0;
+    double apart = ts->result ? (double)ts->slurm->ended - pl_trial_result_end(ts->result) : 0;
 
     return job->cause == PL_CAUSE_OOM || fabs(apart) < SAME_END_S;
 }
@@ -379,7 +190,7 @@ static enum pl_trial_state doc_state(const json_t *doc, enum pl_trial_state othe
 /* True if the task is pending in an answer of Slurm that is later than the folder's last entry. */
 static bool queued(const struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
 {
-    double known_s = ts->result ? result_end(ts->result) : ts->claim_s;
+    double known_s = ts->result ? pl_trial_result_end(ts->result) : ts->claim_s;
 
     return ts->slurm && strcmp(ts->slurm->state, "PENDING") == 0 && jobs->time_s > known_s;
 }
@@ -461,7 +272,7 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
     if (ts->slurm && ts->claimed && !ts->resubmitted && pl_slurm_job_is_rest(ts->slurm))
         ts->slurm = NULL; /* the record of tasks that never started */
     if (ts->slurm && !ts->slurm->array && ts->task >= 0)
-        set_job(ts, ts->slurm->id, -1);
+        pl_trial_status_set_job(ts, ts->slurm->id, -1);
     if (state) {
         json_decref(ts->doc);
         ts->doc = json_incref(state);
@@ -528,21 +339,21 @@ void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
     size_t i;
 
     if (from) {
-        ts->step = int_or(from, "step", -1);
+        ts->step = pl_trial_int(from, "step", -1);
         value = json_object_get(from, "objective");
         if (!value && objective)
             value = json_object_get(json_object_get(from, "metrics"), objective);
     } else {
         from = ts->doc;
         json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank)
-            ts->step = PL_MAX(ts->step, int_or(rank, "step", -1));
+            ts->step = PL_MAX(ts->step, pl_trial_int(rank, "step", -1));
         if (objective)
             value = pl_run_state_metric(ts->doc, objective);
     }
     if (value && pl_run_state_number((json_t *)value, &v) == 0)
         ts->objective = v;
-    ts->started_s = number_or(from, "started", ts->claim_s);
-    ts->ended_s = ts->result ? result_end(ts->result) : number_or(from, "ended", 0);
+    ts->started_s = pl_trial_number(from, "started", ts->claim_s);
+    ts->ended_s = ts->result ? pl_trial_result_end(ts->result) : pl_trial_number(from, "ended", 0);
     if (ts->slurm && ts->started_s <= 0 && strcmp(ts->slurm->state, "PENDING") != 0)
         ts->started_s = (double)ts->slurm->started;
     if (ts->slurm && ts->ended_s <= 0 && pl_slurm_state_final(ts->slurm->state))
