@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/own.h"
+#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 #include "common/run/run_tasks.h"
@@ -302,6 +303,24 @@ bool pl_run_submission_has(const struct pl_run_submission *sub, unsigned trial)
 {
     return trial >= sub->first_trial && trial - sub->first_trial < sub->n_trials &&
            (!sub->tasks || pl_tasks_contain(sub->tasks, trial - sub->first_trial));
+}
+
+bool pl_run_job_is_older(const struct pl_run *run, unsigned trial, int64_t job)
+{
+    int64_t newest = -1, number;
+
+    for (size_t i = pl_run_n_submissions(run); i-- > 0;) {
+        struct pl_run_submission sub = pl_run_submission(run, i);
+
+        if (!pl_run_submission_has(&sub, trial) ||
+            pl_parse_int(sub.job, 1, UINT32_MAX, &number, NULL) < 0)
+            continue;
+        if (number == job) /* by the order of arrays: Slurm's numbers may begin anew */
+            return newest >= 0;
+        if (newest < 0)
+            newest = number;
+    }
+    return job < newest; /* not one of the sweep's arrays, or not recorded yet */
 }
 
 bool pl_run_is_cancelled(const struct pl_run *run, int64_t array, int64_t task)

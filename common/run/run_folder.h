@@ -126,6 +126,10 @@ struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i);
 /* True if the array has an index for this trial. */
 bool pl_run_submission_has(const struct pl_run_submission *sub, unsigned trial);
 
+/* True if a newer array has the trial than the job of this number: what that job has written is of
+ * an attempt before. */
+bool pl_run_job_is_older(const struct pl_run *run, unsigned trial, int64_t job);
+
 /* True if plsubmit --cancel cancelled this task of the array. Slurm keeps no record of a task that
  * scancel took from a pending array. */
 bool pl_run_is_cancelled(const struct pl_run *run, int64_t array, int64_t task);

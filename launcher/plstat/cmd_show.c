@@ -40,8 +40,10 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
     if (r == 0 && ranks)
         r = pl_buf_addf(&line, "  %zu node%s %zu rank%s", nodes, nodes == 1 ? "" : "s", ranks,
                         ranks == 1 ? "" : "s");
-    if (r == 0 && ts->attempts)
-        r = pl_buf_addf(&line, "  attempt %u", ts->attempts);
+    if (r == 0)
+        r = pl_buf_adds(&line, "  ");
+    if (r == 0)
+        r = pl_words_attempt(ts, &line);
     return r < 0 ? r : pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
 }
 
@@ -290,6 +292,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = add_params(ps, ts);
     if (r == 0)
         r = add_origin(ps, ts);
+    if (r == 0)
+        r = pl_plstat_earlier(ps, ts);
     if (r == 0)
         r = add_program(ps, ts);
     if (r == 0)

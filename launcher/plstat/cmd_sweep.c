@@ -154,6 +154,10 @@ static int add_causes(struct pl_plstat *ps, const struct pl_run_status *s)
             ++bad > CAUSE_LINES_MAX)
             continue;
         r = pl_words_failure(ts, &cause);
+        if (r == 0 && ts->unstarted)
+            r = pl_buf_adds(&cause, "; ");
+        if (r == 0)
+            r = pl_words_earlier(ts, &cause);
         if (r == 0)
             r = pl_plstat_line(ps, PL_TERM_RED, "! trial %u %s", ts->trial, pl_buf_str(&cause));
     }

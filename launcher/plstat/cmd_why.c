@@ -92,14 +92,16 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
     if (r == 0 && ranks)
         r = pl_buf_addf(&line, "  %zu node%s %zu rank%s", nodes, nodes == 1 ? "" : "s", ranks,
                         ranks == 1 ? "" : "s");
-    if (r == 0 && ts->attempts)
-        r = pl_buf_addf(&line, "  attempt %u", ts->attempts);
+    if (r == 0)
+        r = pl_buf_adds(&line, "  ");
+    if (r == 0)
+        r = pl_words_attempt(ts, &line);
     if (r == 0)
         r = pl_plstat_line(ps, PL_TERM_BOLD, "%s", pl_buf_str(&line));
     if (r == 0 && pl_json_string(ts->result, "not_requeued"))
         r = pl_plstat_line(ps, PL_TERM_PLAIN, "not requeued: %s",
                            pl_json_string(ts->result, "not_requeued"));
-    return r;
+    return r < 0 ? r : pl_plstat_earlier(ps, ts);
 }
 
 /* Adds the path of the rank's stderr file. */
@@ -194,6 +196,8 @@ static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
         pl_words_trial(s->run, s->trials[0].trial, name, sizeof(name));
         r = pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", name,
                            pl_trial_state_name(s->trials[0].state));
+        if (r == 0)
+            r = pl_plstat_earlier(ps, &s->trials[0]);
         return r < 0 ? r : pl_stalls_print(ps, s, &s->trials[0]);
     }
     return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", pl_run_sweep(s->run),

@@ -2,6 +2,7 @@
 #include "launcher/plstat/plstat.h"
 #include "common/base/fs.h"
 #include "common/base/utf8.h"
+#include "launcher/plstat/words.h"
 
 #include <stdarg.h>
 #include <string.h>
@@ -199,4 +200,12 @@ int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text)
         text += len + (text[len] == '\n');
     }
     return r;
+}
+
+int pl_plstat_earlier(struct pl_plstat *ps, const struct pl_trial_status *ts)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    int r = pl_words_earlier(ts, &line);
+
+    return r < 0 || !line.len ? r : pl_plstat_text(ps, 0, pl_buf_str(&line));
 }

@@ -81,6 +81,9 @@ int pl_plstat_line(struct pl_plstat *ps, enum pl_term_style style, const char *f
  */
 int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text);
 
+/* Adds the line of pl_words_earlier(), if there is one. */
+int pl_plstat_earlier(struct pl_plstat *ps, const struct pl_trial_status *ts);
+
 /* Repeats `report` until a signal or 'q'; returns an exit code. */
 int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps));
 

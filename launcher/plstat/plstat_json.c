@@ -73,6 +73,19 @@ static json_t *cause_json(const struct pl_trial_status *ts)
     return o;
 }
 
+/* The attempt before a start that has no attempt yet. */
+static void put_earlier(json_t *o, const json_t *result, bool *ok)
+{
+    static const char *const keys[] = {"state", "attempt", "job", "cause", NULL};
+    json_t *earlier = json_object();
+
+    *ok &= earlier != NULL;
+    copy_all(earlier, keys, result, ok);
+    if (json_object_get(result, "exit_code"))
+        put(earlier, "exit", json_incref(json_object_get(result, "exit_code")), ok);
+    put(o, "earlier", earlier, ok);
+}
+
 static void put_trial(json_t *o, const struct pl_trial_status *ts, bool *ok)
 {
     static const char *const from_result[] = {
@@ -98,6 +111,8 @@ static void put_trial(json_t *o, const struct pl_trial_status *ts, bool *ok)
         copy(o, "world_size", ts->doc, ok);
         copy(o, "program", ts->doc, ok);
     }
+    if (ts->earlier)
+        put_earlier(o, ts->earlier, ok);
     if (ts->started_s > 0)
         put(o, "started", json_real(ts->started_s), ok);
     if (ts->ended_s > 0)

@@ -261,7 +261,8 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
         struct pl_error err = {0};
         int r;
 
-        if (ts->attempts == 0 || (ts->query && ts->query->state) || (ts->live && !ts->result))
+        if (ts->attempts == 0 || ts->unstarted || (ts->query && ts->query->state) ||
+            (ts->live && !ts->result))
             continue;
         r = load_log(s->run, ts, &err);
         if (r == -ENOMEM)
@@ -310,8 +311,7 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
         return jobs;
     /* A trial with a result needs no note: its cause shows "(inferred)". */
     for (size_t i = 0; i < s->n_trials && !required; i++)
-        required = pl_trial_status_needs_slurm(&s->trials[i]) &&
-                   (!s->trials[i].result || s->trials[i].resubmitted) &&
+        required = pl_trial_status_needs_slurm(&s->trials[i]) && !s->trials[i].result &&
                    !pl_slurm_jobs_find(jobs, s->trials[i].array, s->trials[i].task);
     if (required)
         pl_notes_add(notes, true, "cannot ask Slurm%s: %s",

@@ -9,7 +9,8 @@
  *   no result, Slurm: the task is running ....... running; ranks and their age from status.json
  *   no result, Slurm: the task has ended ........ Slurm's
  *   no result, Slurm does not know the task ..... lost
- *   no result, Slurm cannot be asked ............ that of status.json or the claim; partial */
+ *   no result, Slurm cannot be asked ............ that of status.json or the claim; partial
+ * A result counts as none where a retry or a requeue followed it that has no attempt yet. */
 #ifndef PL_LAUNCHER_PLSTAT_STATUS_H
 #define PL_LAUNCHER_PLSTAT_STATUS_H
 
@@ -64,10 +65,13 @@ struct pl_trial_status {
     json_t *live; /* "state" of status.json, while the trial has no result */
     double live_s;
     bool claimed, submitted;
-    bool cancelled;   /* plsubmit --cancel or --max-fail took it from its array */
-    unsigned retry;   /* number of the retry that submitted the array; 0: none */
-    bool resubmitted; /* a newer array has the trial than the one that claimed it */
-    double claim_s;
+    bool cancelled;  /* plsubmit --cancel or --max-fail took it from its array */
+    unsigned retry;  /* number of the retry that submitted the array; 0: none */
+    bool unstarted;  /* a retry or a requeue has no attempt yet: the state is that of its job */
+    json_t *earlier; /* then the result of the attempt before; NULL: none */
+    bool undecided;  /* --requeue-on may start it again after its result */
+    int64_t restart; /* of the job, when it claimed the trial */
+    double claim_s;  /* an older answer of Slurm says nothing about the newest start */
 };
 
 /* Slurm's view, queried on the first use. */

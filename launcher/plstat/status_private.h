@@ -9,6 +9,11 @@
 int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes);
 void pl_trial_status_finish(struct pl_trial_status *ts);
 
+/* Call where the newest start of the trial, by a retry or a requeue, has no attempt yet: what the
+ * folder has is of the attempt before. known_s: an answer of Slurm from before says nothing about
+ * that start. */
+void pl_trial_status_set_aside(struct pl_trial_status *ts, double known_s);
+
 /* Sets the job, as numbers and as text; task -1: it is no array. */
 void pl_trial_status_set_job(struct pl_trial_status *ts, int64_t array, int64_t task);
 

@@ -228,7 +228,7 @@ int pl_timeline_print(struct pl_plstat *ps,
     struct ends ends = {0};
     int r;
 
-    if (ts->attempts == 0)
+    if (ts->attempts == 0 || ts->unstarted)
         return 0;
     path = pl_run_attempt_path(run, ts->trial, ts->attempts - 1, "events.jsonl");
     if (!path)

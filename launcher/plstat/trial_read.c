@@ -3,6 +3,8 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "common/run/requeue_rule.h"
+#include "common/run/run_local.h"
 #include "launcher/plstat/status_private.h"
 
 #include <math.h>
@@ -52,9 +54,12 @@ void pl_trial_status_set_job(struct pl_trial_status *ts, int64_t array, int64_t 
         snprintf(ts->job, sizeof(ts->job), "%lld", (long long)array);
 }
 
-/* Sets the job: the one that claimed the trial, else the newest submission that has it. */
-static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const json_t *claim)
+/* Sets the job: the newest array that has the trial, or the job that claimed it where that is none
+ * of the sweep's. True if the array is newer than the claim, and the trial does not end with what
+ * the claim's job did: the result is of an attempt before. */
+static bool read_job(const struct pl_run *run, struct pl_trial_status *ts, const json_t *claim)
 {
+    bool ended = ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_PRUNED;
     int64_t array, task;
 
     for (size_t i = pl_run_n_submissions(run); i-- > 0;) {
@@ -74,21 +79,44 @@ static void read_job(const struct pl_run *run, struct pl_trial_status *ts, const
         array = job_number(claim, "job");
         task = -1;
     }
-    ts->resubmitted = array > 0 && array < ts->array;
-    if (array > 0 && !ts->resubmitted) {
+    if (array > 0 && !ended && pl_run_job_is_older(run, ts->trial, array)) {
+        ts->cancelled = pl_run_is_cancelled(run, ts->array, ts->task);
+        return true;
+    }
+    if (array > 0) {
         ts->submitted = true;
         pl_trial_status_set_job(ts, array, task);
     }
     ts->cancelled = pl_run_is_cancelled(run, ts->array, ts->task);
-    /* A job that is no array has only a number; the run folder records it as task 0. */
-    if (ts->array > 0 && ts->task == 0 && !ts->resubmitted) {
-        const char *own = pl_json_string(ts->result, "job");
+    return false;
+}
 
-        if (!own)
-            own = pl_json_string(ts->live, "array");
-        if (own && pl_parse_int(own, 1, UINT32_MAX, &array, NULL) == 0 && array == ts->array)
-            pl_trial_status_set_job(ts, array, -1);
-    }
+/* A job that is no array has only a number; the run folder records it as task 0. */
+static void set_single_job(struct pl_trial_status *ts)
+{
+    const char *own = pl_json_string(ts->result, "job");
+    int64_t number;
+
+    if (!own)
+        own = pl_json_string(ts->live, "array");
+    if (ts->array > 0 && ts->task == 0 && own &&
+        pl_parse_int(own, 1, UINT32_MAX, &number, NULL) == 0 && number == ts->array)
+        pl_trial_status_set_job(ts, number, -1);
+}
+
+void pl_trial_status_set_aside(struct pl_trial_status *ts, double known_s)
+{
+    ts->earlier = PL_TAKE(ts->result);
+    json_decref(PL_TAKE(ts->live));
+    json_decref(PL_TAKE(ts->doc));
+    if (ts->query)
+        json_decref(ts->query->state);
+    free(PL_TAKE(ts->query));
+    ts->source = PL_SOURCE_NONE;
+    ts->state = PL_TRIAL_WAITING;
+    ts->unstarted = true;
+    ts->claimed = false;
+    ts->claim_s = known_s;
 }
 
 static int read_claim(const struct pl_run *run, struct pl_trial_status *ts, json_t **ret)
@@ -103,7 +131,21 @@ static int read_claim(const struct pl_run *run, struct pl_trial_status *ts, json
     ts->claimed = true; /* the claim creates the folder */
     if (pl_json_load_file(path, CLAIM_MAX_BYTES, ret, NULL) == 0)
         ts->claim_s = pl_trial_number(*ret, "time", 0);
+    ts->restart = pl_trial_int(*ret, "restart", 0);
     return 0;
+}
+
+/* True until the runtime has written into the result whether --requeue-on starts the trial again.
+ */
+static bool is_undecided(const struct pl_run *run, const struct pl_trial_status *ts)
+{
+    struct pl_requeue_rule rule;
+
+    return pl_requeue_of_run(run, &rule) && !pl_run_is_local(run) &&
+           pl_requeue_cause_of(ts->state, ts->result) != PL_REQUEUE_N_CAUSES &&
+           !json_object_get(ts->result, "requeued") &&
+           !json_object_get(ts->result, "not_requeued") &&
+           !json_is_true(json_object_get(ts->result, "finished"));
 }
 
 static int read_result(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
@@ -126,6 +168,7 @@ static int read_result(const struct pl_run *run, struct pl_trial_status *ts, str
         return 0;
     }
     ts->result = PL_TAKE(result);
+    ts->undecided = is_undecided(run, ts);
     return 0;
 }
 
@@ -186,10 +229,16 @@ int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct 
         r = read_claim(run, ts, &claim);
     if (r == 0)
         r = read_result(run, ts, notes);
+    if (r < 0)
+        return r;
+    if (read_job(run, ts, claim))
+        pl_trial_status_set_aside(ts, 0);
+    else if (json_is_true(json_object_get(ts->result, "requeued")))
+        pl_trial_status_set_aside(ts, pl_trial_result_end(ts->result));
     /* status.json matters only without a result: an ended sweep costs one file per trial. */
-    if (r == 0 && !ts->result)
+    if (!ts->result && !ts->unstarted)
         r = read_live(run, ts, notes);
-    if (r == 0)
-        read_job(run, ts, claim);
+    if (!ts->unstarted)
+        set_single_job(ts);
     return r;
 }

@@ -20,6 +20,7 @@ void pl_trial_status_finish(struct pl_trial_status *ts)
     json_decref(ts->cause);
     json_decref(ts->others);
     json_decref(ts->live);
+    json_decref(ts->earlier);
     if (ts->query)
         json_decref(ts->query->state);
     free(ts->query);
@@ -53,7 +54,7 @@ bool pl_trial_status_needs_slurm(const struct pl_trial_status *ts)
     if (!ts->result)
         return true;
     cause = json_object_get(ts->result, "cause");
-    return !pl_trial_state_final(ts->state) || (ts->resubmitted && ts->state != PL_TRIAL_DONE) ||
+    return !pl_trial_state_final(ts->state) || ts->undecided ||
            json_is_true(json_object_get(cause, "inferred")) || killed(cause);
 }
 
@@ -244,33 +245,37 @@ static void end_ranks(struct pl_trial_status *ts)
     }
 }
 
-/* The state of a trial with a result, which may be of an attempt before. */
-static void
-resolve_result(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
+/* The state of a trial with a result. */
+static void resolve_result(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
 {
-    /* too new for Slurm's answer, unless plsubmit --cancel has taken it back */
-    bool unseen =
-        ts->resubmitted && !ts->cancelled && !ts->slurm && jobs && jobs->time_s <= submitted_s;
-    bool final = ts->slurm && pl_slurm_state_final(ts->slurm->state);
-
-    if (ts->state != PL_TRIAL_DONE && ts->resubmitted && ts->slurm && !final)
-        /* the record is of the new job, which has not claimed the trial yet */
-        ts->state = strcmp(ts->slurm->state, "PENDING") == 0 ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;
-    else if (ts->state != PL_TRIAL_DONE && (unseen || (jobs && queued(ts, jobs))))
+    if (ts->undecided && ts->slurm && !pl_slurm_state_final(ts->slurm->state))
+        ts->state = PL_TRIAL_RUNNING; /* its job has not ended yet */
+    else if (ts->state != PL_TRIAL_DONE && jobs && queued(ts, jobs))
         ts->state = PL_TRIAL_WAITING;
-    else if (final)
+    else if (ts->slurm && pl_slurm_state_final(ts->slurm->state))
         correct_cause(ts);
+}
+
+/* True if Slurm has requeued the job since it claimed the trial. */
+static bool has_restarted(const struct pl_trial_status *ts)
+{
+    return ts->slurm && ts->claimed && ts->slurm->restarts > ts->restart &&
+           !(ts->query && ts->query->state) && ts->state != PL_TRIAL_DONE &&
+           ts->state != PL_TRIAL_PRUNED;
 }
 
 void pl_trial_status_resolve(struct pl_trial_status *ts,
                              const struct pl_slurm_jobs *jobs,
                              double submitted_s)
 {
-    json_t *state = ts->query ? ts->query->state : NULL;
+    json_t *state;
 
     ts->slurm = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
-    if (ts->slurm && ts->claimed && !ts->resubmitted && pl_slurm_job_is_rest(ts->slurm))
+    if (ts->slurm && ts->claimed && pl_slurm_job_is_rest(ts->slurm))
         ts->slurm = NULL; /* the record of tasks that never started */
+    if (has_restarted(ts))
+        pl_trial_status_set_aside(ts, ts->result ? pl_trial_result_end(ts->result) : ts->claim_s);
+    state = ts->query ? ts->query->state : NULL;
     if (ts->slurm && !ts->slurm->array && ts->task >= 0)
         pl_trial_status_set_job(ts, ts->slurm->id, -1);
     if (state) {
@@ -294,12 +299,12 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
         if (ts->state == PL_TRIAL_WAITING) /* the hub runs and waits for nodes */
             ts->state = PL_TRIAL_RUNNING;
     } else if (ts->result) {
-        resolve_result(ts, jobs, submitted_s);
+        resolve_result(ts, jobs);
     } else {
         resolve_unfinished(ts, jobs, submitted_s);
     }
     if (ts->state == PL_TRIAL_DONE || ts->state == PL_TRIAL_WAITING ||
-        (ts->state == PL_TRIAL_RUNNING && (!ts->claimed || ts->resubmitted))) {
+        (ts->state == PL_TRIAL_RUNNING && !ts->claimed)) {
         json_decref(PL_TAKE(ts->cause));
         json_decref(PL_TAKE(ts->others));
     }
@@ -313,17 +318,6 @@ void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive)
 
     if (!ts->submitted || ts->state == PL_TRIAL_DONE)
         return;
-    if (ts->resubmitted && ts->cancelled) { /* before it began: the earlier attempt's end stands */
-        if (!ts->result)
-            ts->state = PL_TRIAL_CANCELLED;
-        return;
-    }
-    if (ts->resubmitted) { /* the result is of an earlier attempt */
-        ts->state = alive ? PL_TRIAL_WAITING : PL_TRIAL_LOST;
-        open = !alive;
-        json_decref(PL_TAKE(ts->cause));
-        json_decref(PL_TAKE(ts->others));
-    }
     if (open && !alive && ts->cancelled)
         ts->state = PL_TRIAL_CANCELLED; /* so early that nothing was written */
     else if (open && !alive)
@@ -352,7 +346,7 @@ void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
     }
     if (value && pl_run_state_number((json_t *)value, &v) == 0)
         ts->objective = v;
-    ts->started_s = pl_trial_number(from, "started", ts->claim_s);
+    ts->started_s = pl_trial_number(from, "started", ts->claimed ? ts->claim_s : 0);
     ts->ended_s = ts->result ? pl_trial_result_end(ts->result) : pl_trial_number(from, "ended", 0);
     if (ts->slurm && ts->started_s <= 0 && strcmp(ts->slurm->state, "PENDING") != 0)
         ts->started_s = (double)ts->slurm->started;

@@ -196,6 +196,38 @@ void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t 
         snprintf(ret, size, "%s", pl_run_sweep(run));
 }
 
+int pl_words_attempt(const struct pl_trial_status *ts, struct pl_buf *ret)
+{
+    if (ts->attempts == 0)
+        return 0;
+    return ts->unstarted ? pl_buf_addf(ret, "before attempt %u", ts->attempts + 1)
+                         : pl_buf_addf(ret, "attempt %u", ts->attempts);
+}
+
+int pl_words_earlier(const struct pl_trial_status *ts, struct pl_buf *ret)
+{
+    const char *job = pl_json_string(ts->earlier, "job");
+    const char *state = pl_json_string(ts->earlier, "state");
+    const json_t *cause = json_object_get(ts->earlier, "cause");
+    const char *kind = pl_json_string(cause, "kind");
+    int64_t attempt = (int64_t)ts->attempts - 1;
+    int r;
+
+    if (!ts->unstarted || ts->attempts == 0)
+        return 0;
+    pl_json_int(ts->earlier, "attempt", &attempt);
+    r = pl_buf_addf(ret, "attempt %lld", (long long)attempt + 1);
+    if (r == 0 && job)
+        r = pl_buf_addf(ret, " (job %s)", job);
+    if (r == 0)
+        r = pl_buf_addf(ret, " %s", state ? state : "wrote no result");
+    /* The state and the kind of cause may have the same name. */
+    if (r < 0 || !state || !kind || (strcmp(kind, state) == 0 && !json_object_get(cause, "rank")))
+        return r;
+    r = pl_buf_adds(ret, ": ");
+    return r < 0 ? r : pl_words_cause(cause, ret);
+}
+
 int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret)
 {
     const char *state = pl_trial_state_name(ts->state);

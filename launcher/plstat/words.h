@@ -32,6 +32,14 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret);
 /* The trial's name: "lr-x3k2ab/4", or the sweep if it has one trial. */
 void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t size);
 
+/* Appends "attempt 2", or "before attempt 2" for a trial whose newest start has no attempt yet;
+ * nothing where none has begun. -ENOMEM. */
+int pl_words_attempt(const struct pl_trial_status *ts, struct pl_buf *ret);
+
+/* Appends "attempt 1 (job 12_0) failed: rank 0 (n01): exit 3", the attempt before such a start;
+ * nothing for another trial. -ENOMEM. */
+int pl_words_earlier(const struct pl_trial_status *ts, struct pl_buf *ret);
+
 /* Appends the failure of a trial: "failed: rank 3 (n04, pid 12): exit 3", "cancelled (inferred)",
  * "lost: ...". -ENOMEM. */
 int pl_words_failure(const struct pl_trial_status *ts, struct pl_buf *ret);

@@ -92,17 +92,17 @@ int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err
 
 /* ---- states ---- */
 
-int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err)
+int pl_change_ask(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(json_decrefp) json_t *doc = NULL;
     _cleanup_free_ char *plstat = pl_path_join(bin_dir, "plstat");
-    const char *argv[] = {plstat, "--json", "sweep", dir, NULL}, *note;
+    const char *argv[] = {plstat, "--json", "sweep", dir, NULL};
     int r;
 
     if (!plstat)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    pl_slurm_jobs_expire(geteuid()); /* the answer decides which trials change */
+    pl_slurm_jobs_expire(geteuid()); /* an answer from before a change says nothing about it */
     r = pl_child_run(argv, NULL, STATES_MS, &child, err);
     if (r < 0)
         return pl_error_wrap(err, r, "cannot ask plstat for the trials");
@@ -110,6 +110,18 @@ int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct 
         !json_is_array(json_object_get(doc, "trials")))
         return pl_error_set(err, -EIO, "plstat does not report the trials: %.*s",
                             (int)strcspn(pl_buf_str(&child.err), "\n"), pl_buf_str(&child.err));
+    *ret = PL_TAKE(doc);
+    return 0;
+}
+
+int pl_change_states(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *doc = NULL;
+    int r = pl_change_ask(bin_dir, dir, &doc, err);
+    const char *note;
+
+    if (r < 0)
+        return r;
     note = json_string_value(json_array_get(json_object_get(doc, "notes"), 0));
     if (json_is_true(json_object_get(doc, "partial")))
         return pl_error_set(err, -EAGAIN, "the states of the trials are not known: %s",

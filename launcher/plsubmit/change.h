@@ -23,7 +23,11 @@ void pl_change_unlock(struct pl_change *change);
 /* Finds the sweep as plstat does and locks its folder. -ENOENT, -EINVAL, -EBUSY, ... */
 int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err);
 
-/* The states of all trials of a sweep: plstat's document, a new reference.
+/* What plstat knows of a sweep's trials now: its document, a new reference. -ENOENT (no plstat),
+ * -EIO. */
+int pl_change_ask(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err);
+
+/* The states of all trials of a sweep, as pl_change_ask(), for who changes them.
  * bin_dir  folder of plstat
  * dir      run folder
  * Returns 0, -EAGAIN (Slurm cannot be asked), -ENOENT (no plstat), -EIO. */

@@ -109,7 +109,7 @@ static void advise(const struct pl_run *run, const char *folder, size_t before)
         pl_term_complain(stderr, "plsubmit: warning", place);
 }
 
-static int wait_for_trials(const struct pl_run *run, bool quiet)
+static int wait_for_trials(const struct pl_run *run, const char *bin_dir, bool quiet)
 {
     _cleanup_(pl_buf_finish) struct pl_buf missing = {0}, causes = {0};
     struct pl_wait_result result;
@@ -117,8 +117,9 @@ static int wait_for_trials(const struct pl_run *run, bool quiet)
 
     if (pl_wait_show(run, &result, &err) < 0)
         return print_error(&err, PL_EXIT_FAILED);
-    if (result.other && pl_wait_causes(run, &causes) == 0)
-        pl_report_messages(&causes);
+    if (result.other && pl_wait_causes(run, bin_dir, &causes, &err) < 0)
+        print_error(&err, PL_EXIT_FAILED);
+    pl_report_messages(&causes);
     if (!quiet)
         printf("%s: %u of %u trials done\n", pl_run_sweep(run), result.done, pl_run_n_trials(run));
     if (pl_wait_missing(run, &missing) == 0 && missing.len)
@@ -240,7 +241,7 @@ static int submit(const struct submission *s, const struct pl_spec *spec, const 
     set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
     if (!pl_run_is_local(run))
         advise(run, s->folder, before);
-    return spec->wait ? wait_for_trials(run, spec->parsable) : PL_EXIT_OK;
+    return spec->wait ? wait_for_trials(run, bin_dir, spec->parsable) : PL_EXIT_OK;
 }
 
 /* Submits what is recorded in the folder of an earlier submission. */

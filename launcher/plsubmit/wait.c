@@ -15,6 +15,7 @@
 #define SCAN_MS 2000
 #define QUEUE_LIMIT_MS 20000
 #define SOON_MS 1000
+#define CLAIM_MAX 4096
 #define EXECUTOR_MS 5000 /* for the end of the local executor */
 #define EXECUTOR_POLL_MS 10
 #define SOON_QUERIES 5
@@ -39,7 +40,9 @@ struct waiting {
     int run_watch;    /* watch of the run folder */
     int *watches;     /* watch of each trial's folder; 0: none yet */
     unsigned *trials; /* trial of each watch */
-    size_t n_trials;  /* size of trials */
+    unsigned
+        *before;     /* attempts of each trial before its retry, which has none; 0: no such retry */
+    size_t n_trials; /* size of trials */
     struct pl_wait_result result;
     bool tears_down;    /* the job goes on after a result that is done */
     pl_wait_f progress; /* may be NULL */
@@ -260,14 +263,41 @@ static int wait_for_change(struct waiting *w, uint64_t *scanned_ns)
     return scan(w);
 }
 
-/* True if the trial has begun: it has a folder. */
+/* The number of attempts before the trial's retry, if that has none; else 0. */
+static unsigned attempts_before(const struct pl_run *run, unsigned trial)
+{
+    unsigned n = 0, retry = 0;
+    _cleanup_(json_decrefp) json_t *claim = NULL;
+    _cleanup_free_ char *path = NULL;
+    int64_t of = 0;
+
+    for (size_t i = pl_run_n_submissions(run); i-- > 0 && retry == 0;) {
+        struct pl_run_submission sub = pl_run_submission(run, i);
+
+        if (pl_run_submission_has(&sub, trial) && sub.retry == 0)
+            return 0;
+        if (pl_run_submission_has(&sub, trial))
+            retry = sub.retry;
+    }
+    if (retry == 0 || pl_run_n_attempts(run, trial, &n) < 0 || n == 0)
+        return 0;
+    path = pl_run_attempt_path(run, trial, n - 1, "claim");
+    if (!path || pl_json_load_file(path, CLAIM_MAX, &claim, NULL) < 0)
+        return 0;
+    pl_json_int(claim, "retry", &of);
+    return of < (int64_t)retry ? n : 0;
+}
+
+/* True if the trial, or its retry, has begun: it has a folder. */
 static bool has_begun(const struct waiting *w, unsigned trial)
 {
     _cleanup_free_ char *path = NULL;
+    unsigned before = w->before[trial];
 
-    if (w->watches[trial] > 0)
+    if (!before && w->watches[trial] > 0)
         return true;
-    path = pl_run_trial_path(w->run, trial, NULL);
+    path = before ? pl_run_attempt_path(w->run, trial, before, NULL)
+                  : pl_run_trial_path(w->run, trial, NULL);
     return path && access(path, F_OK) == 0;
 }
 
@@ -331,9 +361,11 @@ int pl_wait_run(const struct pl_run *run,
     _cleanup_close_ int notify = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     _cleanup_free_ unsigned char *marks = calloc(n, sizeof(*marks));
     _cleanup_free_ int *watches = calloc(n, sizeof(*watches));
+    _cleanup_free_ unsigned *before = calloc(n, sizeof(*before));
     struct waiting w = {.run = run,
                         .marks = marks,
                         .watches = watches,
+                        .before = before,
                         .n_left = n,
                         .notify = notify,
                         .tears_down = json_object_get(pl_run_options(run), "teardown"),
@@ -341,8 +373,10 @@ int pl_wait_run(const struct pl_run *run,
                         .ctx = ctx};
     int r;
 
-    if (!marks || !watches)
+    if (!marks || !watches || !before)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    for (unsigned trial = 0; progress && trial < n; trial++)
+        before[trial] = attempts_before(run, trial);
     if (notify >= 0)
         w.run_watch = inotify_add_watch(notify, pl_run_dir(run), IN_CREATE);
     r = wait_all(&w);

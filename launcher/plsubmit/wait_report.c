@@ -2,6 +2,7 @@
 #include "launcher/plsubmit/wait_report.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "launcher/plsubmit/change.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -53,14 +54,14 @@ static int add_number(struct pl_buf *out, const json_t *cause, const char *key, 
     return pl_json_int(cause, key, &n) == 0 ? pl_buf_addf(out, ", %s %" PRId64, words, n) : 0;
 }
 
-/* "failed, exit code 3, rank 3 on n02" of a result. Without one the trial may be lost, or was
- * cancelled before it began. */
-static int describe(const json_t *result, enum pl_trial_state state, struct pl_buf *out)
+/* "failed, exit code 3, rank 3 on n02" of plstat's record of a trial. */
+static int describe(const json_t *o, enum pl_trial_state state, struct pl_buf *out)
 {
-    const json_t *cause = json_object_get(result, "cause");
+    bool open = state == PL_TRIAL_WAITING || state == PL_TRIAL_RUNNING; /* it knows no end */
+    const json_t *cause = json_object_get(o, "cause");
     const char *kind = pl_json_string(cause, "kind"), *node = pl_json_string(cause, "node");
     const char *signal = pl_json_string(cause, "signal_name");
-    int r = pl_buf_adds(out, result ? pl_trial_state_name(state) : "ended without a result");
+    int r = pl_buf_adds(out, open ? "ended without a result" : pl_trial_state_name(state));
 
     if (r == 0 && signal)
         r = pl_buf_addf(out, ", %s", signal);
@@ -90,19 +91,24 @@ static int add_to_group(struct group *groups, const char *text, unsigned trial)
     return -ENOSPC;
 }
 
-static int collect(const struct pl_run *run, struct group *groups, unsigned *ret_rest)
+static int collect(const json_t *trials, struct group *groups, unsigned *ret_rest)
 {
-    for (unsigned trial = 0; trial < pl_run_n_trials(run); trial++) {
+    const json_t *o;
+    size_t i;
+
+    json_array_foreach (trials, i, o) {
         _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-        _cleanup_(json_decrefp) json_t *result = NULL;
-        enum pl_trial_state state = PL_TRIAL_LOST;
+        const char *name = pl_json_string(o, "state");
+        enum pl_trial_state state;
+        int64_t trial;
         int r;
 
-        if (pl_run_result_read(run, trial, &result, &state, NULL) == 0 && state == PL_TRIAL_DONE)
+        if (!name || pl_trial_state_parse(name, &state) < 0 || state == PL_TRIAL_DONE ||
+            pl_json_int(o, "trial", &trial) < 0)
             continue;
-        r = describe(result, state, &text);
+        r = describe(o, state, &text);
         if (r == 0)
-            r = add_to_group(groups, pl_buf_str(&text), trial);
+            r = add_to_group(groups, pl_buf_str(&text), (unsigned)trial);
         if (r < 0 && r != -ENOSPC)
             return r;
         *ret_rest += r == -ENOSPC;
@@ -110,11 +116,19 @@ static int collect(const struct pl_run *run, struct group *groups, unsigned *ret
     return 0;
 }
 
-int pl_wait_causes(const struct pl_run *run, struct pl_buf *out)
+int pl_wait_causes(const struct pl_run *run,
+                   const char *bin_dir,
+                   struct pl_buf *out,
+                   struct pl_error *err)
 {
+    _cleanup_(json_decrefp) json_t *doc = NULL;
     struct group groups[LINES_MAX] = {0};
     unsigned rest = 0;
-    int r = collect(run, groups, &rest);
+    int r = pl_change_ask(bin_dir, pl_run_dir(run), &doc, err);
+
+    if (r < 0)
+        return r;
+    r = collect(json_object_get(doc, "trials"), groups, &rest);
 
     for (size_t i = 0; i < LINES_MAX && groups[i].text && r == 0; i++) {
         const struct group *g = &groups[i];
@@ -129,5 +143,5 @@ int pl_wait_causes(const struct pl_run *run, struct pl_buf *out)
         r = pl_buf_addf(out, "%u more: plstat sweep %s\n", rest, pl_run_sweep(run));
     for (size_t i = 0; i < LINES_MAX; i++)
         free(groups[i].text);
-    return r;
+    return r < 0 ? pl_error_nomem(err) : 0;
 }

@@ -10,8 +10,12 @@
 int pl_wait_show(const struct pl_run *run, struct pl_wait_result *ret, struct pl_error *err);
 
 /* Appends a line for each of the first trials that are not done, and one that counts the rest:
- * "trial 2 failed, exit code 3, rank 3 on n02: plstat why demo-abc234/2". Trials with the same
- * cause are one line. Nothing if all are done. Foreign text is not escaped. -ENOMEM. */
-int pl_wait_causes(const struct pl_run *run, struct pl_buf *out);
+ * "trial 2 failed, exit code 3, rank 3 on n02: plstat why demo-abc234/2", with the words of plstat
+ * in the folder bin_dir, so that both agree. Trials with the same cause are one line. Nothing if
+ * all are done. Foreign text is not escaped. Errors of pl_change_ask(). */
+int pl_wait_causes(const struct pl_run *run,
+                   const char *bin_dir,
+                   struct pl_buf *out,
+                   struct pl_error *err);
 
 #endif

@@ -2,6 +2,8 @@
 #include "runtime/plrun/end.h"
 #include "common/base/env.h"
 #include "common/base/log.h"
+#include "common/base/parse.h"
+#include "common/proto/json.h"
 #include "common/run/run_end.h"
 
 #include <fcntl.h>
@@ -23,22 +25,34 @@ static int set_number(enum pl_env_id id, unsigned n)
     return pl_env_set(id, text);
 }
 
-/* Counts the trials by their results: a cancelled trial that never began has none. */
+/* True if the trial started again after this result, by a retry or a requeue. */
+static bool is_earlier(const struct pl_run *run, unsigned trial, const json_t *result)
+{
+    const char *job = pl_json_string(result, "job");
+    _cleanup_free_ char *array = job ? strndup(job, strcspn(job, "_")) : NULL;
+    int64_t number;
+
+    return json_is_true(json_object_get(result, "requeued")) ||
+           (array && pl_parse_int(array, 1, UINT32_MAX, &number, NULL) == 0 &&
+            pl_run_job_is_older(run, trial, number));
+}
+
+/* Counts the trials by their results: a cancelled trial that never began has none, and one whose
+ * retry was cancelled before it began has one of an attempt before. */
 static int set_counts(const struct pl_run *run)
 {
     unsigned trials = pl_run_n_trials(run), done = 0, failed = 0;
     int r;
 
     for (unsigned trial = 0; trial < trials; trial++) {
-        json_t *result = NULL;
+        _cleanup_(json_decrefp) json_t *result = NULL;
         enum pl_trial_state state;
 
         if (pl_run_result_read(run, trial, &result, &state, NULL) < 0)
             continue;
-        json_decref(result);
         if (state == PL_TRIAL_DONE || state == PL_TRIAL_PRUNED)
             done++;
-        else if (state != PL_TRIAL_CANCELLED)
+        else if (state != PL_TRIAL_CANCELLED && !is_earlier(run, trial, result))
             failed++;
     }
     r = pl_env_set(PL_ENV_PLUME_SWEEP, pl_run_sweep(run));

@@ -217,11 +217,17 @@ static bool requeue(const struct pl_run *run,
         return false;
     pl_trial_env_number(PL_ENV_PLUME_RETRY, 0, &end.retry, NULL);
     r = pl_requeue_decide(run, &end, &err);
+    if (r == 0)
+        return false;
+    /* written first: Slurm's answer to the request may be the end of this process */
+    if (r > 0 && json_object_set_new(result, "requeued", json_true()) == 0)
+        pl_run_result_write(run, trial, state, result, NULL);
     if (r > 0)
         r = pl_requeue_ask(&err) < 0 ? err.code : 1;
-    if (r >= 0)
-        return r > 0;
+    if (r > 0)
+        return true;
     pl_log_warn("run", "the trial is not requeued: %s", pl_error_text(&err));
+    json_object_del(result, "requeued");
     if (json_object_set_new(result, "not_requeued", json_string(pl_error_text(&err))) == 0)
         pl_run_result_write(run, trial, state, result, NULL);
     return false;

@@ -543,8 +543,8 @@ C
     scancel "$JOBS"
     run -1 --separate-stderr timeout 60 plsubmit --resume "$RUN" --wait
     [ "${lines[-1]}" = "$SWEEP: 0 of 2 trials done" ]
-    # They never began, so that they are not called lost.
-    [ "${stderr_lines[-1]}" = "trial 0 and 1 more ended without a result: plstat why $SWEEP/0" ]
+    # They never began: Slurm tells how they ended.
+    [ "${stderr_lines[-1]}" = "trial 0 and 1 more cancelled: plstat why $SWEEP/0" ]
 }
 
 @test "--max-parallel is kept" {

@@ -113,6 +113,44 @@ TXT
     [ ! -e "$(run_of twice)/trial-0000/attempt-2/rank-0.out" ]
 }
 
+# plstat_is NAME TEXT: a line of its table.
+plstat_is() { [[ $(plstat sweep "$(cut -d ';' -f 1 "$1.submitted")" 2>&1) == *"$2"* ]]; }
+
+# waits_unfailed NAME: it waits; a look that calls it failed meanwhile is kept in the file "seen".
+waits_unfailed() {
+    plstat_is "$1" '1 trial: 1 waiting' && return
+    ! plstat_is "$1" '1 trial: 1 failed' || plstat sweep "$(cut -d ';' -f 1 "$1.submitted")" >>seen
+    return 1
+}
+
+@test "a requeue that is cancelled in the queue is cancelled, and until then it waits" {
+    # The requeued job stays in the queue.
+    mkdir bin
+    printf '#!/bin/sh\n[ "$1" != requeue ] || { shift; set -- requeuehold "$@"; }\nexec %s "$@"\n' \
+        "$(command -v scontrol)" >bin/scontrol
+    chmod +x bin/scontrol
+    for name in fails kept; do
+        submit $name --requeue-on error:5 --setup "PATH=$PWD/bin:\$PATH" -- sh -c 'exit 3'
+    done
+    submit runs -- tail -f /dev/null
+    for name in fails kept; do
+        wait_for 60 is $name failed 1
+        wait_for 60 waits_unfailed $name
+    done
+    [ ! -e seen ]
+    run -0 plsubmit --retry "$(job_of fails)"
+    [ "$output" = 'nothing to submit: 1 waiting' ]
+    wait_for 60 test -s "$(run_of runs)/trial-0000/status.json"
+    bin/scontrol requeue "$(job_of runs)_0"
+    wait_for 60 plstat_is runs '1 trial: 1 waiting'
+    scancel "$(job_of fails)" "$(job_of runs)"
+    plsubmit --cancel "$(job_of kept)"
+    for name in fails runs kept; do
+        wait_for 30 plstat_is $name '1 trial: 1 cancelled'
+    done
+    [[ $(plstat why "$(job_of kept)") == *'attempt 1 (job '*') failed: '*': exit 3'*'CAUSE cancelled' ]]
+}
+
 @test "a program that knows no signals is saved by --save-command, and goes on in the next attempt" {
     cat >prog <<'TXT2'
 #!/bin/bash

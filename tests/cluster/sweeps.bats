@@ -90,16 +90,48 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "${lines[0]}" = "not submitted: 2 trials of $SWEEP, folder $RUN" ]
 }
 
-@test "a retry that is cancelled while it waits is no waiting trial, at once" {
-    submit --sbatch hold --grid a=1,2 -- sh -c 'exit {a}'
+@test "a retry that ends before it begins has its own end, and not its attempt before's" {
+    submit --sbatch hold --on-end 'echo "$PLUME_SWEEP_DONE $PLUME_SWEEP_FAILED" >>ended' --grid a=1,2,3,4 -- sh -c 'exit {a}'
+    first=$JOBS
     plsubmit --release "$SWEEP"
-    wait_for 60 sweep_is '2 trials: 2 failed'
-    submit --retry "$SWEEP"
-    sweep_is '2 trials: 2 waiting'
+    wait_for 60 sweep_is '4 trials: 4 failed'
+    plsubmit --retry "$SWEEP" --wait --parsable >out 2>err 3>&- &
+    waiter=$!
+    waits() { [[ -s out ]] && sweep_is '4 trials: 4 waiting'; }
+    wait_for 20 waits
+    IFS=';' read -r _ _ JOBS <out
+    [[ $(plstat show "$SWEEP/0") == *"before attempt 2"*"attempt 1 (job ${first}_0) failed: rank 0 ("*': exit 1'* ]]
+    # By plsubmit, of which Slurm keeps no record; by scancel, of which it keeps one for all that are left.
     plsubmit --cancel "$SWEEP/1"
-    sweep_is '2 trials: 1 waiting 1 failed' # as its attempt before ended
+    sweep_is '4 trials: 3 waiting 1 cancelled'
+    plsubmit --hold "$SWEEP/2"
+    plsubmit --release "$SWEEP/3"
+    wait_for 60 sweep_is '2 waiting 1 failed 1 cancelled'
+    scancel "$JOBS"
+    wait "$waiter" && return 1
+    [ "$(<err)" = "trial 0 and 2 more cancelled: plstat why $SWEEP/0
+trial 3 failed, exit code 4, rank 0 on $(awk -F'"' '/host/ { print $(NF - 3) }' "$RUN/trial-0003/attempt-1/claim"): plstat why $SWEEP/3" ] || { cat err; false; }
+    run -0 plstat why "$SWEEP/1"
+    [[ $output == "${JOBS}_1  $SWEEP/1  cancelled"*"attempt 1 (job ${first}_1) failed: "*': exit 2'*'CAUSE cancelled' ]]
+    run -0 plstat --json why "$SWEEP/1"
+    [[ $output == *'"earlier":{"state":"failed","attempt":0,"job":"'"${first}_1"'",'*'"exit":2}'* ]]
+    wait_for 60 queue_is_empty
+    [ "$(tail -n 1 ended)" = '0 1' ]
     run -0 plsubmit --retry "$SWEEP" --no-submit
-    [[ $output == "not submitted: 1 trial of $SWEEP"* ]]
+    [[ $output == "not submitted: 4 trials of $SWEEP"* ]]
+}
+
+@test "--max-fail in a retry: what it keeps from starting is cancelled" {
+    submit --sbatch hold --max-fail 3 --max-parallel 1 --grid a=1,2,3 -- sh -c 'exit 3'
+    plsubmit --release "$SWEEP"
+    wait_for 60 sweep_is '3 trials: 3 failed'
+    submit --extend "$SWEEP" --grid a=4
+    plsubmit --release "$SWEEP" # the fourth failure is one too many
+    wait_for 60 sweep_is '4 trials: 4 failed'
+    submit --retry "$SWEEP"
+    plsubmit --release "$SWEEP"
+    wait_for 60 sweep_is '1 failed 3 cancelled'
+    [[ $(plstat why "$SWEEP/3") == *'attempt 1 ('*') failed: '*'CAUSE cancelled'*'--max-fail allows 3'* ]]
 }
 
 @test "a site whose slurm.conf only its commands know" {

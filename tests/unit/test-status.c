@@ -316,51 +316,110 @@ static void test_resolve_confirms_oom(void **state)
     assert_resolved(ts, "OUT_OF_MEMORY", "failed", "signal");
 }
 
-static void test_resolve_retry_waits(void **state)
+/* The result is of the attempt before a retry that has none yet. */
+static struct pl_trial_status retried(const char *state_name, const char *kind, bool inferred)
 {
-    struct pl_trial_status ts = with_result("failed", "exit", false);
+    struct pl_trial_status ts = with_result(state_name, kind, inferred);
 
-    ts.resubmitted = true;
-    assert_true(pl_trial_status_needs_slurm(&ts));
-    assert_resolved(ts, "PENDING", "waiting", NULL);
+    pl_trial_status_set_aside(&ts, 0);
+    return ts;
 }
 
 /* The record is that of the retry's own job, so the result of the attempt before is no news, also
  * while that job has not claimed the trial, and if the result was written later than the answer. */
-static void test_resolve_retry_starts(void **state)
+static void test_resolve_retry(void **state)
 {
     static const struct {
         const char *slurm, *want, *kind;
-    } cases[] = {{"RUNNING", "running", NULL},
-                 {"SUSPENDED", "running", NULL},
-                 {"PENDING", "waiting", NULL},
-                 {"CANCELLED", "cancelled", "cancelled"}};
+    } cases[] = {{"RUNNING", "running", NULL},  {"SUSPENDED", "running", NULL},
+                 {"PENDING", "waiting", NULL},  {"CANCELLED", "cancelled", "cancelled"},
+                 {"FAILED", "failed", "setup"}, {"NODE_FAIL", "node-failed", "node"},
+                 {NULL, "lost", "launch"},      {"?", "waiting", NULL}};
 
     for (size_t i = 0; i < PL_COUNT(cases); i++)
-        for (int late = 0; late < 2; late++) {
-            struct pl_trial_status ts = with_result("cancelled", "cancelled", true);
+        for (int late = 0; late < 3; late++) {
+            struct pl_trial_status ts = late == 2 ? retried("failed", "exit", false)
+                                                  : retried("cancelled", "cancelled", true);
 
-            ts.resubmitted = true;
-            if (late)
-                json_object_set_new(ts.result, "time", json_real(NOW + 0.5));
+            assert_true(pl_trial_status_needs_slurm(&ts));
+            if (late == 1)
+                json_object_set_new(ts.earlier, "time", json_real(NOW + 0.5));
             assert_resolved(ts, cases[i].slurm, cases[i].want, cases[i].kind);
         }
 }
 
-/* Slurm's answer is older than the retry: the result of the attempt before is no news. */
+/* plsubmit --cancel takes the retry from its array, of which Slurm keeps no record. */
+static void test_resolve_retry_is_cancelled(void **state)
+{
+    struct pl_trial_status ts = retried("failed", "exit", false);
+    _cleanup_(pl_buf_finish) struct pl_buf words = {0};
+
+    json_object_set_new(ts.earlier, "attempt", json_integer(0));
+    json_object_set_new(ts.earlier, "job", json_string("7_0"));
+    json_object_set_new(json_object_get(ts.earlier, "cause"), "exit", json_integer(3));
+    assert_int_equal(pl_words_earlier(&ts, &words), 0);
+    assert_string_equal(pl_buf_str(&words), "attempt 1 (job 7_0) failed: exit 3");
+    ts.cancelled = true;
+    assert_resolved(ts, NULL, "cancelled", "cancelled");
+}
+
+/* Slurm's answer is older than the retry. */
 static void test_resolve_retry_is_newer_than_the_answer(void **state)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
-    struct pl_trial_status before = with_result("failed", "exit", false);
-    struct pl_trial_status after = with_result("failed", "exit", false);
+    struct pl_trial_status ts = retried("failed", "exit", false);
 
-    before.resubmitted = after.resubmitted = true;
-    pl_trial_status_resolve(&before, jobs, NOW + 1);
-    assert_int_equal(before.state, PL_TRIAL_WAITING);
-    pl_trial_status_resolve(&after, jobs, NOW - 10); /* Slurm has forgotten the retry */
-    assert_int_equal(after.state, PL_TRIAL_FAILED);
-    pl_trial_status_finish(&before);
-    pl_trial_status_finish(&after);
+    pl_trial_status_resolve(&ts, jobs, NOW + 1);
+    assert_int_equal(ts.state, PL_TRIAL_WAITING);
+    pl_trial_status_finish(&ts);
+}
+
+/* Slurm has requeued the job since it claimed the trial: its record is of the next start. */
+static void test_resolve_requeue(void **state)
+{
+    static const struct {
+        const char *slurm, *want;
+    } cases[] = {{"PENDING", "waiting"}, {"RUNNING", "running"}, {"CANCELLED", "cancelled"}};
+    static const char *const before[] = {"failed", "timed-out", "node-failed", "preempted", NULL};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++)
+        for (size_t k = 0; k < PL_COUNT(before); k++) {
+            _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(cases[i].slurm);
+            struct pl_trial_status ts =
+                before[k] ? with_result(before[k], "exit", false) : claimed();
+
+            jobs->jobs[0].restarts = 1;
+            pl_trial_status_resolve(&ts, jobs, NOW - 200);
+            assert_string_equal(pl_trial_state_name(ts.state), cases[i].want);
+            assert_true(ts.unstarted);
+            pl_trial_status_finish(&ts);
+            /* the attempt that this start has begun */
+            ts = before[k] ? with_result(before[k], "exit", false) : claimed();
+            ts.restart = 1;
+            pl_trial_status_resolve(&ts, jobs, NOW - 200);
+            assert_false(ts.unstarted);
+            pl_trial_status_finish(&ts);
+        }
+}
+
+/* The job has not said yet whether it starts the trial again. */
+static void test_resolve_undecided(void **state)
+{
+    static const struct {
+        const char *slurm, *want, *kind;
+    } cases[] = {{"RUNNING", "running", "exit"},
+                 {"FAILED", "failed", "exit"},
+                 {NULL, "failed", "exit"},
+                 {"?", "failed", "exit"}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_trial_status ts = with_result("failed", "exit", false);
+
+        assert_false(pl_trial_status_needs_slurm(&ts));
+        ts.undecided = true;
+        assert_true(pl_trial_status_needs_slurm(&ts));
+        assert_resolved(ts, cases[i].slurm, cases[i].want, cases[i].kind);
+    }
 }
 
 /* Cancelled so early that it wrote nothing but its claim. */
@@ -383,16 +442,16 @@ static void test_local_retry(void **state)
         enum pl_trial_state want;
         const char *kind;
     } cases[] = {
-        {true, true, PL_TRIAL_FAILED, "exit"}, /* never began */
-        {true, false, PL_TRIAL_FAILED, "exit"},
+        {true, true, PL_TRIAL_CANCELLED, "cancelled"}, /* never began */
+        {true, false, PL_TRIAL_CANCELLED, "cancelled"},
         {false, true, PL_TRIAL_WAITING, NULL},
-        {false, false, PL_TRIAL_LOST, "node"}, /* not the cause of the attempt before */
+        {false, false, PL_TRIAL_LOST, "launch"}, /* not the cause of the attempt before */
     };
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
-        struct pl_trial_status ts = with_result("failed", "exit", false);
+        struct pl_trial_status ts = retried("failed", "exit", false);
 
-        ts.resubmitted = ts.submitted = true;
+        ts.submitted = true;
         ts.cancelled = cases[i].cancelled;
         pl_trial_status_resolve(&ts, NULL, NOW);
         pl_trial_status_apply_local(&ts, cases[i].alive);
@@ -646,8 +705,10 @@ int main(void)
         cmocka_unit_test(test_resolve_explains_kill),
         cmocka_unit_test(test_resolve_ends_ranks),
         cmocka_unit_test(test_resolve_confirms_oom),
-        cmocka_unit_test(test_resolve_retry_waits),
-        cmocka_unit_test(test_resolve_retry_starts),
+        cmocka_unit_test(test_resolve_retry),
+        cmocka_unit_test(test_resolve_retry_is_cancelled),
+        cmocka_unit_test(test_resolve_requeue),
+        cmocka_unit_test(test_resolve_undecided),
         cmocka_unit_test(test_resolve_retry_is_newer_than_the_answer),
         cmocka_unit_test(test_local_cancelled_early),
         cmocka_unit_test(test_local_retry),
