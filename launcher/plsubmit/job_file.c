@@ -324,9 +324,9 @@ static int unknown_key(const struct file *f, const struct pl_yaml *root, const s
 /* A file of defaults has nothing that belongs to one sweep. */
 static bool is_of_sweep(const struct pl_option *o)
 {
-    static const char *const names[] = {"grid",    "where",  "zip",       "sample", "random",
-                                        "seed",    "trials", "repeat",    "name",   "objective",
-                                        "comment", "after",  "dependency"};
+    static const char *const names[] = {"grid",    "where",   "zip",    "sample",    "random",
+                                        "seed",    "trials",  "repeat", "name",      "objective",
+                                        "literal", "comment", "after",  "dependency"};
 
     for (size_t i = 0; i < PL_COUNT(names); i++)
         if (!o || strcmp(o->name, names[i]) == 0)

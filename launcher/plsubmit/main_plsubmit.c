@@ -580,6 +580,7 @@ int main(int argc, char **argv)
     if (pl_job_files_apply(&spec, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     words = argv[rest] || !spec.command ? argv + rest : spec.command;
+    spec.own_words = words == spec.command || (rest > 1 && strcmp(argv[rest - 1], "--") == 0);
     if (spec.write_job && pl_job_file_format(&spec, words, &job, &err) < 0)
         return print_error(&err, PL_EXIT_USAGE);
     if (pl_spec_resolve(&spec, words, bin_dir, &err) < 0)

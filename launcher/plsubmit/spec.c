@@ -283,6 +283,9 @@ static const struct pl_option options[] = {
      "only the trials of which EXPR is true, such as \"layers * width <= 512 and opt != 'sgd'\"; "
      "repeatable",
      LIST(PL_SPEC_WHERE, NULL)},
+    {"literal", 0, "NAME", NULL,
+     "{NAME} in an argument is the program's own, and no place for an axis",
+     LIST(PL_SPEC_LITERAL, pl_spec_check_literal)},
     {"sample",
      0,
      "NAME=DIST",

@@ -91,6 +91,7 @@ enum pl_spec_list {
     PL_SPEC_ZIP,
     PL_SPEC_WHERE,
     PL_SPEC_SAMPLE,
+    PL_SPEC_LITERAL,
     PL_SPEC_AFTER,
     PL_SPEC_LOAD,
     PL_SPEC_SETUP,
@@ -148,6 +149,7 @@ struct pl_spec {
     char *write_job;   /* of --write-job */
     char **command;    /* the program of the job file; NULL: none */
     char **file_notes; /* for --show-config: values of files that a higher source replaces */
+    bool own_words;    /* the program's words stand after "--", or in a job file */
     bool dry_run, check, expand, parsable, wait, no_submit, show_config, strict;
     enum pl_change_kind change;
     char *changed; /* its SWEEP[/TRIALS] */

@@ -204,6 +204,16 @@ int pl_spec_check_module(const char *value, struct pl_error *err)
                            : 0;
 }
 
+int pl_spec_check_literal(const char *value, struct pl_error *err)
+{
+    return pl_name_valid(value, strlen(value))
+               ? 0
+               : pl_error_set(err, -EINVAL,
+                              "'%s' is no name of an axis, and is never replaced: write the name "
+                              "between the braces",
+                              value);
+}
+
 /* Rejects options of sbatch that plsubmit sets, or with which sbatch submits nothing or something
  * else. sbatch accepts unambiguous prefixes of names, so these are rejected as well. */
 int pl_spec_check_sbatch(const char *value, struct pl_error *err)

@@ -27,6 +27,7 @@ int pl_spec_check_mem(const char *value, struct pl_error *err);
 int pl_spec_check_time(const char *value, struct pl_error *err);
 int pl_spec_check_port_range(const char *value, struct pl_error *err);
 int pl_spec_check_module(const char *value, struct pl_error *err);
+int pl_spec_check_literal(const char *value, struct pl_error *err);
 int pl_spec_check_sbatch(const char *value, struct pl_error *err);
 int pl_spec_check_srun(const char *value, struct pl_error *err);
 int pl_spec_check_env(const char *value, struct pl_error *err);

@@ -155,8 +155,9 @@ static bool sets_path(const struct pl_spec *spec)
 static int check_axes(struct pl_spec *spec, const char *program, struct pl_error *err)
 {
     const char *unused, *wrong;
-    int r = pl_axes_check(&spec->grid, (const char *const *)spec->argv,
-                          pl_hparams_is_pltrain(program), &unused, &wrong, err);
+    int r =
+        pl_axes_check(&spec->grid, (const char *const *)spec->argv, spec->lists[PL_SPEC_LITERAL],
+                      pl_hparams_is_pltrain(program), spec->own_words, &unused, &wrong, err);
 
     if (r == 0 && unused &&
         pl_spec_warn(spec,
@@ -168,9 +169,9 @@ static int check_axes(struct pl_spec *spec, const char *program, struct pl_error
         pl_spec_warn(spec,
                      strchr(wrong, '{')
                          ? "no axis replaces '%.200s', so the program gets this text: "
-                           "--grid NAME=V1,V2 makes an axis"
+                           "--grid NAME=V1,V2 makes an axis, --literal NAME says that none is meant"
                          : "'%.200s' after the program's name is an argument of the program: write "
-                           "plsubmit's options before it",
+                           "plsubmit's options before it, or -- before the program",
                      wrong) < 0)
         r = pl_error_nomem(err);
     return r;

@@ -59,7 +59,7 @@ VALUES = {
     "sbatch": lambda: random.choice(["exclusive", "signal=USR1@90", "mem=3G"]),
     "srun": lambda: random.choice(["mpi=pmix", "label-x=" + free()]), "trials": lambda: "1", "repeat": lambda: "2",
     "launch": lambda: random.choice(["ranks", "mpi"]), "num-processes": lambda: "2", "strategy": lambda: "ddp",
-    "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2",
+    "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2", "literal": lambda: random.choice("xy"),
     "output-ranks": lambda: random.choice(["all", "0"]), "signal": lambda: "USR1@90", "venv": lambda: "it's an é", "conda": free, "on-end": lambda: "echo " + random.choice(["$PLUME_SWEEP", "'a: b'"]), "teardown": lambda: "echo " + random.choice(["$1", "'a: b'", "\"é#\""]),
     "requeue-on": lambda: random.choice(["preempt", "timeout:2,error", "hang:2"]),
     "on-hang": lambda: random.choice(["warn", "kill"]),
