@@ -282,25 +282,51 @@ static const struct pl_option *find(const char *key)
     return NULL;
 }
 
-/* True if no key of the file is ours, as in a file of hyper-parameters (test-tube's json_config).
- */
-static bool is_foreign(const struct pl_yaml *root)
+/* The key that is nearly this one; NULL: none. */
+static const char *nearest(const char *key)
 {
-    for (size_t i = 0; i < root->n_items; i++)
-        if (find(root->items[i].key) || strcmp(root->items[i].key, command_key) == 0)
+    struct pl_near near = {.word = key};
+
+    for (const struct pl_option *o = pl_spec_command.options; o->name; o++)
+        if (o->help)
+            pl_near_offer(&near, o->name);
+    pl_near_offer(&near, command_key);
+    return near.best;
+}
+
+/* True for options of ours with a name that many programs have, too. */
+static bool is_common(const char *key)
+{
+    return strcmp(key, "name") == 0 || strcmp(key, "seed") == 0;
+}
+
+/* True if no key of the file is ours, as in a file of hyper-parameters (test-tube's json_config).
+ * but_common: besides "name" and "seed", where another key is not even nearly ours. */
+static bool is_foreign(const struct pl_yaml *root, bool but_common)
+{
+    bool any = false, common = false, near = false;
+
+    for (size_t i = 0; i < root->n_items; i++) {
+        const char *key = root->items[i].key;
+        bool ours = find(key) || strcmp(key, command_key) == 0;
+
+        if (ours && !(but_common && is_common(key)))
             return false;
-    return true;
+        common |= ours;
+        any |= !ours;
+        near |= !ours && nearest(key);
+    }
+    return any && !(common && near);
 }
 
 static int unknown_key(const struct file *f, const struct pl_yaml *root, const struct pl_yaml *node)
 {
-    struct pl_near near = {.word = node->key};
     _cleanup_free_ char *word = pl_strf("--%s", node->key);
     int r;
 
     if (!word)
         return pl_error_nomem(f->err);
-    if (is_foreign(root) && (root->n_items > 1 || node->kind != PL_YAML_SCALAR))
+    if (is_foreign(root, false) && (root->n_items > 1 || node->kind != PL_YAML_SCALAR))
         return pl_yaml_error(f->path, node->key_place, f->err,
                              "unknown key '%.100s', and no key of this file is an option: if they "
                              "are hyper-parameters, put them below 'grid:', indented",
@@ -308,13 +334,10 @@ static int unknown_key(const struct file *f, const struct pl_yaml *root, const s
     r = pl_spec_command.explain(word, f->err);
     if (r < 0)
         return wrap(f, node->key_place, node->key, r);
-    for (const struct pl_option *o = pl_spec_command.options; o->name; o++)
-        if (o->help)
-            pl_near_offer(&near, o->name);
-    pl_near_offer(&near, command_key);
-    if (near.best)
+    if (nearest(node->key))
         return pl_yaml_error(f->path, node->key_place, f->err,
-                             "unknown key '%.100s': did you mean %s?", node->key, near.best);
+                             "unknown key '%.100s': did you mean %s?", node->key,
+                             nearest(node->key));
     return pl_yaml_error(f->path, node->key_place, f->err,
                          "unknown key '%.100s': keys are the long options of plsubmit, and "
                          "'command'; a hyper-parameter stands below 'grid:'",
@@ -341,7 +364,7 @@ static bool is_hparams(const struct file *f, const struct pl_yaml *root)
     const char *dot = strrchr(f->path, '.');
 
     return f->spec->source == PL_ORIGIN_JOB_FILE && dot && strcmp(dot, ".json") == 0 &&
-           root->n_items > 0 && is_foreign(root);
+           is_foreign(root, true);
 }
 
 static int read_hparams(const struct file *f, const struct pl_yaml *root)

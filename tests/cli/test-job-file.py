@@ -118,7 +118,7 @@ def hparams():
     """A JSON file without options is one of hyper-parameters: each an axis of one value, as test-tube's json_config
     has it. The command line's --grid comes first."""
     for _ in range(25):
-        values = {f"h{i}": random.choice([random.random(), random.randrange(-9, 10**12), True, False, "é,\"x", "range(1,2,2)",
+        values = {random.choice([f"h{i}"] * 3 + ["name", "seed"]) if i else "h0": random.choice([random.random(), random.randrange(-9, 10**12), True, False, "é,\"x", "range(1,2,2)",
                                           10.0 ** random.randrange(-20, 20), "", "1e-3"]) for i in range(random.randrange(1, 5))}
         text = json.dumps(values, indent=random.choice([None, 2]), ensure_ascii=random.random() < 0.5)
         want = {k: v if isinstance(v, str) else str(v) if isinstance(v, bool) else json.dumps(v) for k, v in values.items()}
@@ -345,7 +345,7 @@ def json_pairs():
     assert code == 0, err
     got = [json.loads(line)["params"]["a"] for line in out.split("\n")[:-1]]
     assert got == sorted(values), f"{got} {values}"
-    for text, place in (('{"name": "\\ud83d\\ude00 \\ud83d\\ude00", "bogus": 1}', "1:39: unknown key 'bogus'"),
+    for text, place in (('{"name": "\\ud83d\\ude00 \\ud83d\\ude00", "nodess": 1}', "1:39: unknown key 'nodess': did you mean nodes?"),
                         ('{"name": "\\ude00\\ud83d", "nodes": 1}', "1:13: found invalid Unicode character escape code"),
                         ('name: "\\ud83d\\ude00"', "1:10: found invalid Unicode character escape code: write")):
         write("pairs.json", text)
