@@ -84,22 +84,42 @@ static int set_variables(bool apptainer, const char *asked)
 
 /* ---- the command line ---- */
 
-/* "SRC:DST:OPTIONS" and commas between several: these characters of a path have a backslash. */
+/* Appends a field of --mount, which is a line of CSV. */
+static int add_field(struct pl_buf *text, const char *key, const char *path)
+{
+    int r = pl_buf_addf(text, ",\"%s=", key);
+
+    for (const char *p = path; *p && r == 0; p++) {
+        if (*p == '"')
+            r = pl_buf_addc(text, '"');
+        if (r == 0)
+            r = pl_buf_addc(text, *p);
+    }
+    return r == 0 ? pl_buf_addc(text, '"') : r;
+}
+
+/* Releases from before 2022 know --bind only. It has no way to write some paths: a folder named
+ * "a,b:c,ro" is a bind with an option, whatever has a backslash. */
 static int add_bind(char ***words, const char *path)
 {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=@~%";
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    int r = 0;
+    int r;
 
     if (!path || path[0] != '/' || !path[1] || access(path, F_OK) < 0)
         return 0;
-    for (const char *p = path; *p && r == 0; p++) {
-        if (*p == ':' || *p == ',')
-            r = pl_buf_addc(&text, '\\');
-        if (r == 0)
-            r = pl_buf_addc(&text, *p);
-    }
-    if (r == 0)
+    if (!path[strspn(path, plain)]) {
         r = pl_strv_append(words, "--bind");
+        return r == 0 ? pl_strv_append(words, path) : r;
+    }
+    r = pl_buf_adds(&text, "type=bind");
+    if (r == 0)
+        r = add_field(&text, "source", path);
+    if (r == 0)
+        r = add_field(&text, "destination", path);
+    if (r == 0)
+        r = pl_strv_append(words, "--mount");
     return r == 0 ? pl_strv_append(words, pl_buf_str(&text)) : r;
 }
 
@@ -203,13 +223,15 @@ static int check_clean(char *const *words, const char *asked, struct pl_error *e
 }
 
 /* The variables for the container, without those that ask for one: a step of the program's own has
- * other ranks.
+ * other ranks. The user's own default of a working directory would win over ours.
  * words  the command so far */
 static int set_environment(bool apptainer, char *const *words, struct pl_error *err)
 {
     static const enum pl_env_id ours[] = {PL_ENV_PLUME_CONTAINER, PL_ENV_PLUME_CONTAINER_RUNTIME,
                                           PL_ENV_PLUME_CONTAINER_OPTIONS,
                                           PL_ENV_PLUME_CONTAINER_ENV};
+    static const char *const folders[] = {"APPTAINER_CWD", "APPTAINER_PWD", "SINGULARITY_CWD",
+                                          "SINGULARITY_PWD"};
     const char *text = pl_env(PL_ENV_PLUME_CONTAINER_ENV);
     _cleanup_free_ char *asked = text ? strdup(text) : NULL;
 
@@ -217,6 +239,8 @@ static int set_environment(bool apptainer, char *const *words, struct pl_error *
         return pl_error_nomem(err);
     for (size_t i = 0; i < PL_COUNT(ours); i++)
         unsetenv(pl_env_var(ours[i])->name);
+    for (size_t i = 0; i < PL_COUNT(folders); i++)
+        unsetenv(folders[i]);
     if (!apptainer && check_clean(words, asked, err) < 0)
         return err->code;
     return set_variables(apptainer, asked) < 0 ? pl_error_nomem(err) : 0;

@@ -48,8 +48,8 @@ TXT
     printf '%s\n' 'SECRET=`touch ran` "$(touch ran)"' >f.env
     chmod 600 f.env
     # shellcheck disable=SC2016
-    FAKE_BINDS=$WORK/binds submit --container "$IMAGE" --ntasks-per-node 2 --grid 'a="x $(touch ran), \y"' \
-        --env 'TOKEN=t "`touch ran`' --env-file f.env --nccl-debug INFO --runs 'r:u,n s' --wait ./prog '{a}'
+    APPTAINER_CWD=/ SINGULARITY_PWD=/ FAKE_BINDS=$WORK/binds submit --container "$IMAGE" --ntasks-per-node 2 --grid 'a="x $(touch ran), \y"' \
+        --env 'TOKEN=t "`touch ran`' --env-file f.env --nccl-debug INFO --runs 'r,u:n "s",ro' --wait ./prog '{a}'
     [ "$status" = 0 ]
     # shellcheck disable=SC2016
     for rank in 0 1; do
