@@ -84,6 +84,19 @@ static int check_nodes(const struct pl_shape *shape, unsigned gpus, struct pl_er
     return 0;
 }
 
+/* Warns about GPUs that no trial gets because the trials' shares do not fill them. */
+static int warn_idle(struct pl_spec *spec, unsigned gpus, unsigned have)
+{
+    unsigned idle = gpus ? have % gpus : 0;
+
+    if (!idle || pl_grid_n_trials(&spec->grid) < have / gpus)
+        return 0;
+    return pl_spec_warn(spec,
+                        "%u of the %u GPUs here %s idle: each trial takes %u (CUDA_VISIBLE_DEVICES "
+                        "names those to use)",
+                        idle, have, idle == 1 ? "stays" : "stay", gpus);
+}
+
 int pl_local_check(struct pl_spec *spec, struct pl_error *err)
 {
     struct pl_shape shape = pl_shape_of(spec);
@@ -102,7 +115,7 @@ int pl_local_check(struct pl_spec *spec, struct pl_error *err)
     if (gpus > have)
         return pl_error_set(err, -EINVAL, "each trial needs %u GPU%s, and --local has %u here",
                             gpus, gpus == 1 ? "" : "s", have);
-    return 0;
+    return warn_idle(spec, gpus, have) < 0 ? pl_error_nomem(err) : 0;
 }
 
 /* ---- the start ---- */

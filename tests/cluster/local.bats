@@ -89,6 +89,16 @@ TXT
     submit --local -N 2 -n 3 -- sh -c '[ "$RANK" = 2 ] && exit 5; exec tail -f /dev/null'
     wait_for 30 executor_gone
     [[ $(plstat why "$SWEEP") == *"2 nodes 3 ranks"*'rank 2 ('*-1,*'exit 5'* ]]
+    # A GPU that no trial can get is named, unless there are fewer trials than the others serve.
+    CUDA_VISIBLE_DEVICES=0,1,2 run -0 --separate-stderr plsubmit --local -N 2 --gpus-per-node 1 --no-submit true
+    [ "$stderr" = 'plsubmit: warning: 1 of the 3 GPUs here stays idle: each trial takes 2 (CUDA_VISIBLE_DEVICES names those to use)' ]
+    CUDA_VISIBLE_DEVICES=0,1,2,3,4 run -0 --separate-stderr plsubmit --local -N 2 --gpus-per-node 1 --no-submit true
+    [ "$stderr" = '' ]
+    # A hang is found across the nodes, and named.
+    submit --local -N 2 --on-hang kill --env PLUME_HANG_LIMIT=0.2 --metric 'step=step=([0-9]+)' -- sh -c \
+        'for i in 1 2 3 4 5 6 7 8 9; do [ "$RANK$i" != 19 ] || break; echo "step=$i"; done; exec tail -f /dev/null'
+    wait_for 30 executor_gone
+    [[ $(plstat why "$SWEEP") == *'CAUSE rank 1 ('*'-1'*'made no progress'* ]]
     run -2 --separate-stderr plrun --tasks 1 --nodes 2 -- true
     [ "$stderr" = 'plrun: --nodes 2 needs --tasks with at least as many tasks' ]
 }
