@@ -14,6 +14,7 @@
 
 #define ASK_MS 10000
 #define FIELDS_MAX 6
+#define LEVELS_MAX 16 /* accounts, one above the other */
 
 /* Splits "A|B|C" in place; missing fields are "". */
 static void split(char *line, char *fields[FIELDS_MAX])
@@ -80,6 +81,29 @@ void pl_slurm_read_associations(const char *text,
     snprintf(ret_qos, size, "%s", found ? own_qos : any_qos);
 }
 
+void pl_slurm_read_account(const char *text,
+                           const char *account,
+                           struct pl_slurm_submit_limit *ret,
+                           char *ret_parent,
+                           size_t size)
+{
+    *ret_parent = '\0';
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+        _cleanup_free_ char *line = strndup(text, len);
+        char *fields[FIELDS_MAX];
+
+        text += len + (text[len] == '\n');
+        if (!line)
+            return;
+        split(line, fields);
+        if (strcasecmp(fields[0], account) != 0 || *fields[2])
+            continue;
+        lower(ret, fields[3], "GrpSubmitJobs of account %s", account);
+        snprintf(ret_parent, size, "%s", fields[1]);
+    }
+}
+
 void pl_slurm_read_qos(const char *text, struct pl_slurm_submit_limit *ret)
 {
     while (*text) {
@@ -123,6 +147,31 @@ static int ask_qos(const char *names, struct pl_slurm_submit_limit *ret, struct 
     return r;
 }
 
+/* The account's own limit, and those of the accounts above it: all their users share them. */
+static int ask_accounts(const char *account,
+                        const char *cluster,
+                        struct pl_slurm_submit_limit *ret,
+                        struct pl_error *err)
+{
+    char name[64], parent[64];
+
+    snprintf(name, sizeof(name), "%s", account);
+    for (int level = 0; *name && level < LEVELS_MAX; level++) {
+        _cleanup_(pl_child_finish) struct pl_child child = {0};
+        _cleanup_free_ char *where = pl_strf("accounts=%s", name);
+        const char *argv[] = {"sacctmgr",     "-nP", "show",
+                              "associations", where, "format=Account,ParentName,User,GrpSubmitJobs",
+                              cluster,        NULL};
+        int r = where ? ask(argv, &child, err) : pl_error_nomem(err);
+
+        if (r < 0)
+            return r;
+        pl_slurm_read_account(pl_buf_str(&child.out), name, ret, parent, sizeof(parent));
+        snprintf(name, sizeof(name), "%s", parent);
+    }
+    return 0;
+}
+
 int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
                               struct pl_slurm_submit_limit *ret,
                               struct pl_error *err)
@@ -136,7 +185,7 @@ int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
     const char *argv[] = {"sacctmgr", "-nP",  "show",      "user",
                           name,       format, "withassoc", is_set(place->cluster) ? cluster : NULL,
                           NULL};
-    char own[64];
+    char own[64], account[64];
     const char *qos[2] = {is_set(place->qos) ? place->qos : own, place->partition_qos};
     int r = name && cluster ? ask(argv, &child, err) : pl_error_nomem(err);
 
@@ -144,6 +193,12 @@ int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
         return r;
     *ret = (struct pl_slurm_submit_limit){.most = -1};
     pl_slurm_read_associations(pl_buf_str(&child.out), place, ret, own, sizeof(own));
+    if (is_set(place->account)) /* else the default one, the first field of each line */
+        snprintf(account, sizeof(account), "%s", place->account);
+    else
+        snprintf(account, sizeof(account), "%.*s", (int)strcspn(pl_buf_str(&child.out), "|\n"),
+                 pl_buf_str(&child.out));
+    r = ask_accounts(account, is_set(place->cluster) ? cluster : NULL, ret, err);
     for (size_t i = 0; i < PL_COUNT(qos) && r == 0; i++)
         r = is_set(qos[i]) ? ask_qos(qos[i], ret, err) : 0;
     return r;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The number of jobs that a user may have in the queue, by Slurm's accounting: MaxSubmitJobs of the
- * association, MaxSubmitJobsPerUser of the QOS, and GrpSubmitJobs of both. sacctmgr(1) asks
- * slurmdbd.
- */
+ * association, MaxSubmitJobsPerUser of the QOS, and GrpSubmitJobs of both, of the account and of
+ * those above it. sacctmgr(1) asks slurmdbd. */
 #ifndef PL_LAUNCHER_SLURM_SLURM_ACCOUNTING_H
 #define PL_LAUNCHER_SLURM_SLURM_ACCOUNTING_H
 
@@ -30,12 +29,19 @@ int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
 /* Lower *ret to the limits in sacctmgr's lines. Public for their test.
  *   associations  "DEFAULT-ACCOUNT|ACCOUNT|PARTITION|MAX|GRP|DEFAULT-QOS"; ret_qos gets the default
  *                 QOS of the association that counts, "" without one
+ *   account       "ACCOUNT|PARENT|USER|GRP", of which those without a user are the account's;
+ *                 ret_parent gets the account above, "" without one
  *   QOS           "NAME|MAX-PER-USER|GRP" */
 void pl_slurm_read_associations(const char *text,
                                 const struct pl_slurm_place *place,
                                 struct pl_slurm_submit_limit *ret,
                                 char *ret_qos,
                                 size_t size);
+void pl_slurm_read_account(const char *text,
+                           const char *account,
+                           struct pl_slurm_submit_limit *ret,
+                           char *ret_parent,
+                           size_t size);
 void pl_slurm_read_qos(const char *text, struct pl_slurm_submit_limit *ret);
 
 /* Counts the user's jobs in the queue, each task of an array for itself. -EHOSTUNREACH, ... */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
 #include "launcher/slurm/slurm_accounting.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -41,6 +45,55 @@ static void test_associations(void **state)
     limit_is("none", NULL, -1, "", "");
 }
 
+static void test_account(void **state)
+{
+    /* As sacctmgr -nP prints them: users have their own lines. */
+    static const char lines[] = "lab|dept||40\nlab||ada|3\nlab||bob|\nlabor|x||1\n";
+    struct pl_slurm_submit_limit limit = {.most = -1};
+    char parent[16];
+
+    pl_slurm_read_account(lines, "LAB", &limit, parent, sizeof(parent));
+    assert_int_equal(limit.most, 40);
+    assert_string_equal(limit.what, "GrpSubmitJobs of account LAB");
+    assert_string_equal(parent, "dept");
+    pl_slurm_read_account("root|||\n", "root", &limit, parent, sizeof(parent));
+    assert_int_equal(limit.most, 40);
+    assert_string_equal(parent, "");
+    pl_slurm_read_account("", "lab", &limit, parent, sizeof(parent));
+    assert_string_equal(parent, "");
+}
+
+/* The lowest limit is that of an account above the user's. */
+static void test_ask(void **state)
+{
+    static const char script[] =
+        "#!/bin/sh\n"
+        "case $* in\n"
+        "*'show user names='*) echo 'lab|lab||500||normal' ;;\n"
+        "*'associations accounts=lab format=Account,ParentName,User,GrpSubmitJobs clusters=c1')\n"
+        "    printf '%s\\n' 'lab|dept||300' 'lab||ada|7' ;;\n"
+        "*'accounts=dept '*) echo 'dept|root||60' ;;\n"
+        "*'accounts=root '*) echo 'root||${GRP}|' ;;\n"
+        "*'show qos names=normal '*) echo 'normal|100|' ;;\n"
+        "*) echo \"unexpected: $*\" >&2; exit 1 ;;\n"
+        "esac\n";
+    struct pl_slurm_place place = {.cluster = "c1"};
+    struct pl_slurm_submit_limit limit;
+    struct pl_error err = {0};
+    char dir[128], path[256], search[512];
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    snprintf(path, sizeof(path), "%s/sacctmgr", dir);
+    snprintf(search, sizeof(search), "%s:%s", dir, getenv("PATH"));
+    assert_int_equal(pl_file_write_atomic(path, script, strlen(script), 0755, NULL), 0);
+    setenv("PATH", search, 1);
+    if (pl_slurm_submit_limit_ask(&place, &limit, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    assert_int_equal(limit.most, 60);
+    assert_string_equal(limit.what, "GrpSubmitJobs of account dept");
+    tmpdir_remove(dir);
+}
+
 static void test_qos(void **state)
 {
     struct pl_slurm_submit_limit limit = {.most = -1};
@@ -61,6 +114,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_associations),
+        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_ask),
         cmocka_unit_test(test_qos),
     };
 
