@@ -552,6 +552,12 @@ C
         bash -c "mkdir '$PWD/lock' && sleep 0.3 && rmdir '$PWD/lock'"
 }
 
+@test "trials start as others end, not in batches" {
+    # With batches of two the first would wait for the last one for ever.
+    submit --max-parallel 2 --grid "i=1,2,3,4" --wait -- \
+        bash -c 'touch "$PLUME_PARAM_i"; ((PLUME_PARAM_i > 1)) || until [ -e 4 ]; do sleep 0.05; done'
+}
+
 @test "inside another job the new one starts clean" {
     cat >outer.sh <<'TXT'
 #!/bin/bash

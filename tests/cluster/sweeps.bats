@@ -173,6 +173,11 @@ trial 3 failed, exit code 4, rank 0 on $(awk -F'"' '/host/ { print $(NF - 3) }' 
     [[ ${lines[5]} == 'wrong  sbatch: '*artition* ]]
     run -0 plsubmit --check -p scavenge --requeue-on preempt true
     [ "${lines[4]}" = 'ok     a preempted trial starts again (PreemptMode=REQUEUE)' ]
+    mkdir bin # a site that cancels what it preempts
+    printf '#!/bin/sh\n%s "$@" | sed s/PreemptMode=REQUEUE/PreemptMode=CANCEL/\n' "$(command -v scontrol)" >bin/scontrol
+    chmod +x bin/scontrol
+    PATH=$WORK/bin:$PATH run -1 plsubmit --check -p scavenge --requeue-on preempt true
+    [[ ${lines[4]} == 'wrong  --requeue-on preempt: this Slurm cancels what it preempts (PreemptMode=CANCEL)'* ]]
     SLURM_CONF=/nonexistent run -1 plsubmit --check true
     [ "${lines[1]}" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
     [ ! -e runs ]
