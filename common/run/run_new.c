@@ -383,6 +383,19 @@ int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error 
     return save_sweep(run, err);
 }
 
+int pl_run_set_option(struct pl_run *run,
+                      const char *option,
+                      const char *value,
+                      const char *origin,
+                      struct pl_error *err)
+{
+    json_t *o = json_pack("{ss ss}", "value", value, "origin", origin);
+
+    if (!o || json_object_set_new(json_object_get(run->sweep, "options"), option, o) < 0)
+        return pl_error_nomem(err);
+    return save_sweep(run, err);
+}
+
 int pl_run_add_submission(struct pl_run *run,
                           const char *job,
                           unsigned first_trial,

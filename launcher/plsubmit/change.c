@@ -353,13 +353,14 @@ static bool has_ended(const char *messages)
            strstr(messages, "already finished") || strstr(messages, "Invalid job id");
 }
 
-static int run_command(const char *const *argv, struct pl_error *err)
+int pl_change_command(const char *const *argv, bool *ret_ended, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     int r = pl_child_run(argv, NULL, CHANGE_MS, &child, err);
     const char *text = pl_buf_str(child.err.len ? &child.err : &child.out);
 
-    if (r < 0 || child.status == 0 || has_ended(text))
+    *ret_ended = r == 0 && child.status != 0 && has_ended(text);
+    if (r < 0 || child.status == 0 || *ret_ended)
         return r;
     return pl_error_set(err, -EREMOTEIO, "%s %s: %.*s", argv[0], argv[1], (int)strcspn(text, "\n"),
                         text);
@@ -373,8 +374,9 @@ int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error
         const char *cancel[] = {"scancel", *jobs, NULL};
         const char *other[] = {"scontrol", kind == PL_CHANGE_HOLD ? "hold" : "release", *jobs,
                                NULL};
+        bool ended;
 
-        r = run_command(kind == PL_CHANGE_CANCEL ? cancel : other, err);
+        r = pl_change_command(kind == PL_CHANGE_CANCEL ? cancel : other, &ended, err);
     }
     pl_slurm_jobs_expire(geteuid());
     return r;

@@ -64,6 +64,10 @@ int pl_change_plan_retry(
 /* Cancels, holds or releases the jobs. -EREMOTEIO: Slurm refused; err has its text. */
 int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error *err);
 
+/* Runs one of Slurm's commands. *ret_ended: it failed only because the jobs have ended meanwhile.
+ * -EREMOTEIO: Slurm refused; err has its text. */
+int pl_change_command(const char *const *argv, bool *ret_ended, struct pl_error *err);
+
 /* "2 done, 1 running": the named trials by state. The caller frees it; NULL when out of memory. */
 char *pl_change_counts(const json_t *states, const char *trials);
 

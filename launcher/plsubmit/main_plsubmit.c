@@ -22,6 +22,7 @@
 #include "launcher/plsubmit/report.h"
 #include "launcher/plsubmit/submit.h"
 #include "launcher/plsubmit/trial_env.h"
+#include "launcher/plsubmit/update.h"
 #include "launcher/plsubmit/wait_report.h"
 
 #include <limits.h>
@@ -412,12 +413,31 @@ static int change_trials(struct pl_change *change,
                           pl_run_dir(change->run), NULL, spec->parsable);
 }
 
+/* --update. Returns an exit code or a negative errno. */
+static int update(struct pl_change *change, const struct pl_spec *spec, struct pl_error *err)
+{
+    const struct pl_run *run = change->run;
+    _cleanup_(pl_strv_freep) char **jobs = NULL;
+    int r = pl_update_parallel(change->run, spec->values[PL_SPEC_MAX_PARALLEL].text, &jobs, err);
+
+    if (r < 0)
+        return r;
+    pl_change_unlock(change);
+    if (!jobs[0])
+        return pl_report_nothing(run, "update", "no array waits or runs; later ones get the value",
+                                 spec->parsable);
+    return pl_report_jobs(run, "updated", pl_run_n_trials(run), (const char *const *)jobs,
+                          pl_run_dir(run), NULL, spec->parsable);
+}
+
 /* Checks the other options of a change. */
 static int check_change(const struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     bool submits = spec->change == PL_CHANGE_RETRY || spec->change == PL_CHANGE_EXTEND;
 
-    if (words[0] || pl_spec_has_options(spec, spec->change == PL_CHANGE_EXTEND))
+    if (spec->change == PL_CHANGE_UPDATE && !spec->values[PL_SPEC_MAX_PARALLEL].text)
+        return pl_error_set(err, -EINVAL, "option '--update' needs '--max-parallel K'");
+    if (words[0] || pl_spec_has_options(spec))
         return pl_error_set(err, -EINVAL,
                             "a change of a sweep takes the program and its options from the run "
                             "folder: omit them");
@@ -440,6 +460,11 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
                                  : r == -ENOENT ? PL_EXIT_NOT_FOUND
                                  : r == -EBUSY  ? PL_EXIT_TRY_AGAIN
                                                 : PL_EXIT_USAGE);
+    if (spec->change == PL_CHANGE_UPDATE && pl_run_is_local(change.run)) {
+        pl_error_set(&err, -EINVAL,
+                     "--local=J of a sweep stays as it is: cancel its trials, and submit anew");
+        return print_error(&err, PL_EXIT_USAGE);
+    }
     if ((spec->change == PL_CHANGE_HOLD || spec->change == PL_CHANGE_RELEASE) &&
         pl_run_is_local(change.run)) {
         pl_error_set(&err, -EINVAL,
@@ -450,10 +475,13 @@ static int change_sweep(struct pl_spec *spec, char *const *words, const char *bi
         return PL_EXIT_USAGE;
     if (spec->change == PL_CHANGE_EXTEND && check_whole(&change, "--extend") < 0)
         return PL_EXIT_USAGE;
+    if (spec->change == PL_CHANGE_UPDATE && check_whole(&change, "--update") < 0)
+        return PL_EXIT_USAGE;
     if (spec->change == PL_CHANGE_RESUME)
         return submit_change(&change, spec, bin_dir, true, 0);
-    r = spec->change == PL_CHANGE_EXTEND ? extend(&change, spec, bin_dir, &err)
-                                         : change_trials(&change, spec, bin_dir, &err);
+    r = spec->change == PL_CHANGE_EXTEND   ? extend(&change, spec, bin_dir, &err)
+        : spec->change == PL_CHANGE_UPDATE ? update(&change, spec, &err)
+                                           : change_trials(&change, spec, bin_dir, &err);
     if (r >= 0)
         return r;
     return print_error(&err, r == -EAGAIN || r == -EBUSY || r == -EHOSTUNREACH || r == -ETIMEDOUT

@@ -125,6 +125,7 @@ enum pl_change_kind {
     PL_CHANGE_CANCEL,
     PL_CHANGE_HOLD,
     PL_CHANGE_RELEASE,
+    PL_CHANGE_UPDATE,
 };
 
 struct pl_spec_value {
@@ -174,8 +175,9 @@ void pl_spec_finish(struct pl_spec *spec);
  * of each value. */
 extern const struct pl_command pl_spec_command;
 
-/* True if an option of the submission is set; but_trials: besides those that make trials. */
-bool pl_spec_has_options(const struct pl_spec *spec, bool but_trials);
+/* True if an option of the submission is set that the change of a sweep does not take: --extend
+ * takes those that make trials, --update those that it can change. */
+bool pl_spec_has_options(const struct pl_spec *spec);
 
 /* Makes the grid of all options that make trials. -EINVAL, -E2BIG, -ENOMEM. */
 int pl_spec_make_trials(struct pl_spec *spec, struct pl_error *err);

@@ -20,13 +20,16 @@
 
 #define ID_NAME_MAX 64
 
-bool pl_spec_has_options(const struct pl_spec *spec, bool but_trials)
+bool pl_spec_has_options(const struct pl_spec *spec)
 {
+    bool but_trials = spec->change == PL_CHANGE_EXTEND;
+
     for (size_t i = 0; i < PL_SPEC_N_KEYS; i++) {
         bool trials =
             i == PL_SPEC_RANDOM || i == PL_SPEC_SEED || i == PL_SPEC_TRIALS || i == PL_SPEC_REPEAT;
+        bool update = spec->change == PL_CHANGE_UPDATE && i == PL_SPEC_MAX_PARALLEL;
 
-        if (spec->values[i].origin != PL_ORIGIN_NONE && !(trials && but_trials))
+        if (spec->values[i].origin != PL_ORIGIN_NONE && !(trials && but_trials) && !update)
             return true;
     }
     for (size_t i = 0; i < PL_SPEC_N_LISTS; i++) {

@@ -72,7 +72,7 @@ VALUES = {
 AXES = {"container", "container-option", "snapshot-max", "save-command", "save-grace", "grid", "zip", "sample", "random", "seed", "after", "env-file", "sbatch-comment"}
 # Those that no file can have.
 NOT_IN_FILES = {"help", "version", "dry-run", "check", "expand", "show-config", "job-file", "write-job", "resume", "retry",
-                "extend", "no-submit", "cancel", "hold", "release"}
+                "extend", "no-submit", "cancel", "hold", "release", "update"}
 
 
 def all_options():

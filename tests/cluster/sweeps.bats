@@ -233,6 +233,28 @@ trial 3 failed, exit code 4, rank 0 on $(awk -F'"' '/host/ { print $(NF - 3) }' 
     wait_for 60 has_state 0 'done'
 }
 
+@test "--update changes --max-parallel of what waits and runs, and of what comes later" {
+    submit --max-parallel 1 --grid a=1,2,3 -- sh -c 'touch "up-$0"; until [ -e go ]; do sleep 0.05; done; exit 3' '{a}'
+    wait_for 60 test -e up-1
+    [ ! -e up-2 ]
+    run -0 plsubmit --update "$SWEEP" --max-parallel 2
+    [ "${lines[0]}" = "updated $SWEEP: 3 trials, job $JOBS, folder $RUN" ]
+    wait_for 60 test -e up-2
+    [ ! -e up-3 ]
+    touch go
+    wait_for 60 sweep_is '3 failed'
+    wait_for 60 queue_is_empty
+    run -0 plsubmit --update "$SWEEP" --max-parallel 3 --parsable
+    [ "$output" = "$SWEEP;$RUN;$JOBS" ] || [ "${lines[-1]}" = "$SWEEP;$RUN;" ] # while Slurm remembers it, or not
+    submit --retry "$SWEEP" --no-submit
+    submit --resume "$SWEEP"
+    [[ $(scontrol show job "${JOBS##*,}") == *ArrayTaskThrottle=3* ]]
+    run -2 --separate-stderr plsubmit --update "$SWEEP"
+    [ "$stderr" = "plsubmit: option '--update' needs '--max-parallel K'" ]
+    run -2 --separate-stderr plsubmit --update "$SWEEP" --max-parallel 2 -t 3
+    [[ $stderr == *'takes the program and its options from the run folder'* ]]
+}
+
 @test "--max-fail stops a sweep, and a retry goes on" {
     submit --max-parallel 1 --max-fail 25% --grid a=1,2,3,4,5,6,7 -- sh -c 'test -e good'
     wait_for 60 sweep_is '2 failed 5 cancelled' # one of seven may fail
