@@ -54,7 +54,8 @@ static const struct pl_option options[] = {
      "samples per step over all ranks and accumulated batches; sets batch_size",
      INT(global_batch, 1, INT32_MAX)},
     {"average-every", 0, "P", NULL,
-     "ranks make P steps by their own gradients, then average parameters and optimizers (with ddp)",
+     "with ddp: each rank makes P steps with its own gradients, then parameters and optimizer "
+     "states are averaged",
      COUNT(train.average_every, 1)},
     {"clip", 0, "VALUE", NULL, "clip gradients to VALUE (0 = off)", REAL(train.clip, 0)},
     {"clip-by", 0, "HOW", NULL, "norm (default): the L2 norm of all gradients; value: each element",
@@ -140,7 +141,7 @@ static const struct pl_option options[] = {
      "--weights must have every parameter and buffer, and nothing else",
      TRUE(train.weights_strict)},
     {"no-ema", 0, NULL, NULL,
-     "take the parameters of --weights themselves, though the file has their average (--ema)",
+     "take the parameters of --weights, not their average, where the file has both (--ema)",
      TRUE(train.plain_weights)},
     {"resume", 0, "FILE", NULL,
      "continue from a checkpoint; 'last' is last.ckpt of --checkpoint-dir, if it exists",
@@ -213,8 +214,8 @@ static const struct pl_option options[] = {
      "print parameters, shapes, operations and memory of the model before the run",
      TRUE(train.summary)},
     {"profile", 0, "[FILE]", NULL,
-     "rank 0 prints at the end where the time of a training step went, by op (slower); with =FILE "
-     "it writes when everything happened, for chrome://tracing or Perfetto",
+     "rank 0 prints at the end how long each op of a training step took (slower); with =FILE it "
+     "writes a timeline for chrome://tracing or Perfetto",
      CALL(set_profile)},
     {"comm", 0, "KIND", NULL,
      "how ranks communicate: auto (shared memory on a node; between nodes mpi if MPI started the "
