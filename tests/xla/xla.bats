@@ -248,8 +248,8 @@ as_hosts() {
 
 @test "several hosts train as ranks do: the plugin is told of them, or knows them in another order" {
     needs_plugin
-    as_hosts 2 2 --max-steps 4 --clip 0.1 --optimizer adamw mlp --batch_size 30
-    HOSTS_KNOWN=1 as_hosts 2 1 --seed 1 --max-steps 3 --limit-val-batches 2 cnn --batchnorm 1 --dropout 0.3 --batch_size 4
+    as_hosts 2 2 --max-steps 4 --limit-val-batches 2 --clip 0.1 --optimizer adamw "$FAKE/averages.so"
+    HOSTS_KNOWN=1 as_hosts 3 1 --max-steps 4 --limit-val-batches 2 --sync-batchnorm "$FAKE/averages.so"
 }
 
 @test "several hosts: a checkpoint goes on in one, and a host that is alone is told" {
