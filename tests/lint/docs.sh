@@ -44,10 +44,15 @@ refers '\bdecision \K[0-9]{4}' doc/decisions/README.md '\| '
 # with capitals (OP, NAME) stand for others. doc/style.md has examples only.
 mapfile -t documents < <(lint_files HACKING.md 'doc/*.md' 'kernels/*.md' | grep -vxE 'doc/(style|debug|seeds)\.md')
 mapfile -t tree < <(lint_files '*')
+declare -A known=()
+for path in "${tree[@]}"; do
+    known[$path]=yes known[${path##*/}]=yes
+done
 while IFS=: read -r file line name; do
     case $name in
     *[[:upper:]]* | train.py | job.sh) continue ;;
     esac
+    [[ -z ${known[$name]:-} ]] || continue
     for path in "${tree[@]}"; do
         # shellcheck disable=SC2053 # patterns
         [[ $path == $name || $path == */$name ]] && continue 2

@@ -12,7 +12,9 @@ while read -r header; do
         found "$header:1: does not compile alone"
     [[ $header != common/base/banned.h ]] || continue
     guard=${header#include/plume/}
-    guard=PL_$(tr 'a-z/.-' 'A-Z___' <<<"$guard")
-    grep -qx "#ifndef $guard" "$header" || found "$header:1: the guard is not $guard"
+    guard=PL_${guard^^}
+    guard=${guard//[\/.-]/_}
+    text=$'\n'$(<"$header")
+    [[ $text == *$'\n'"#ifndef $guard"$'\n'* ]] || found "$header:1: the guard is not $guard"
 done < <(lint_files '*.h' | grep -v '^tests/matrix/slurm-stubs/')
 lint_done
