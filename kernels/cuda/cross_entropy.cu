@@ -11,6 +11,8 @@
  * calculated: 1.45 TB/s of 3.0 on an H100. */
 #include "kernels/cuda/rows.cuh"
 
+#include <string.h>
+
 namespace pl_cuda
 {
 
@@ -199,6 +201,20 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     });
 }
 
+/* A pack as it is moved. The compiler may store the numbers of a pack one by one. */
+struct alignas(16) words {
+    uint32_t of[4];
+};
+
+static __device__ __forceinline__ void store_words(void *to, const words &w)
+{
+#ifdef __CUDA_ARCH__
+    __stwb((uint4 *)to, make_uint4(w.of[0], w.of[1], w.of[2], w.of[3]));
+#else
+    *(words *)to = w;
+#endif
+}
+
 /* What is left after a row's sum: its loss and its gradient. */
 template <class T> struct ahead {
     running<T> of_row;
@@ -239,17 +255,17 @@ template <class T> struct ahead {
     /* Of the logits from i on. */
     __device__ __forceinline__ void put(T *to, size_t i, pack<T> in) const
     {
+        unsigned at = label - i < pack<T>::size /* wraps where the label is before */
+                          ? (unsigned)(label - i)
+                          : (unsigned)pack<T>::size;
         pack<T> out;
+        words whole;
 
         PL_UNROLL
-        for (size_t j = 0; j < pack<T>::size; j++)
-            out.of[j] = narrow_one<T>(gradient(widen_one(in.of[j]), false));
-        if (label - i < pack<T>::size) { /* wraps where the label is before */
-            PL_UNROLL                    /* registers have no index */
-                for (size_t j = 0; j < pack<T>::size; j++) if (label - i == j)
-                    out.of[j] = narrow_one<T>(gradient(label_logit, true));
-        }
-        store_pack(to, i, out);
+        for (unsigned j = 0; j < pack<T>::size; j++)
+            out.of[j] = narrow_one<T>(gradient(widen_one(in.of[j]), j == at));
+        memcpy(&whole, &out, sizeof(whole));
+        store_words(to + i, whole);
     }
 };
 
