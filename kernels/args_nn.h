@@ -69,6 +69,22 @@ struct pl_half_args {
     void *wide;
 };
 
+/* One time of an LSTM layer (Hochreiter and Schmidhuber 1997), its gates in PyTorch's order: z = x
+ * + hx; i, f, o = sigmoid of z's parts 0, 1, 3, g = tanh of part 2; c = f c_before + i g, h = o
+ * tanh(c). x [batch, 4 hidden] and hx, the products of the layer's input and of its state; c, h and
+ * the like [batch, hidden]. hx and c_before may be NULL: zeros. Rows of x and dx are x_row elements
+ * apart, those of y and dy y_row; y is h once more. gates keeps i, f, g, o. Backward: dy, and dh
+ * and dc from the next time (NULL: zeros), are the gradients of y, h and c. gates becomes dz; dx
+ * (+)= dz, dc_before (+)= dc f. dc_before may be dc if it is not added to. */
+struct pl_lstm_args {
+    size_t batch, hidden, x_row, y_row;
+    bool dx_add, dc_before_add;
+    const void *x, *hx, *c_before, *dy, *dh, *dc;
+    void *gates;     /* written forward, read and written backward */
+    void *c, *h, *y; /* written forward; c is read backward */
+    void *dx, *dc_before;
+};
+
 /* y = act(x), elementwise; n elements. Backward: dx (+)= dy act'(x); dx may be dy. */
 struct pl_unary_args {
     size_t n;
@@ -346,6 +362,8 @@ struct pl_random_args {
     X(normalize_backward, normalize)                                                               \
     X(attention_forward, attention)                                                                \
     X(attention_backward, attention)                                                               \
+    X(lstm_forward, lstm)                                                                          \
+    X(lstm_backward, lstm)                                                                         \
     X(copy, copy)                                                                                  \
     X(arange, arange)                                                                              \
     X(map_forward, map)                                                                            \

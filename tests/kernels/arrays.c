@@ -192,6 +192,39 @@ ARRAYS_DECLARE(layernorm)
     BACKWARD(dgamma, a->n), BACKWARD(dbeta, a->n);
 }
 
+/* Rows of `columns` elements, `row` apart. */
+static void rows(struct arrays *to,
+                 enum array_kind kind,
+                 const char *made_by,
+                 void *slot,
+                 size_t n,
+                 size_t row,
+                 size_t columns)
+{
+    size_t i = to->n;
+
+    put(to, kind, made_by, 0, slot, n * columns);
+    if (to->n > i)
+        to->v[i] = (struct array){.slot = slot,
+                                  .kind = kind,
+                                  .made_by = made_by,
+                                  .rank = 2,
+                                  .n = {n, columns},
+                                  .stride = {row, 1}};
+}
+
+ARRAYS_DECLARE(lstm)
+{
+    size_t n = a->batch * a->hidden;
+
+    rows(ret, ARRAY_IN, NULL, &a->x, a->batch, a->x_row, 4 * a->hidden);
+    rows(ret, ARRAY_IN, NULL, &a->dy, a->batch, a->y_row, a->hidden);
+    IN(hx, 4 * n), IN(c_before, n), IN(dh, n), IN(dc, n);
+    FORWARD(gates, 4 * n), FORWARD(c, n), FORWARD(h, n), BACKWARD(dc_before, n);
+    rows(ret, ARRAY_OUT, "forward", &a->y, a->batch, a->y_row, a->hidden);
+    rows(ret, ARRAY_OUT, a->dx_add ? NULL : "backward", &a->dx, a->batch, a->x_row, 4 * a->hidden);
+}
+
 ARRAYS_DECLARE(softmax)
 {
     size_t x = a->rows * a->n;

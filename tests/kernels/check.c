@@ -17,7 +17,7 @@
 
 #define GUARD 64
 #define GUARD_BYTE 0xa5
-#define BUFFERS_MAX 32
+#define BUFFERS_MAX 48
 
 static struct buffer {
     unsigned char *memory, *data;
