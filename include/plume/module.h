@@ -89,6 +89,7 @@ enum plume_op {
     PLUME_OP_RESAMPLE,
     PLUME_OP_ROTARY,
     PLUME_OP_RANDOM,
+    PLUME_OP_LSTM,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

@@ -45,7 +45,6 @@ hash_of() {
 
 @test "two pipelines are two ranks" {
     local -a run=(--max-steps 4 "${SHORT[@]}" --precision 64 --clip 0.1)
-    # lstm joins the outputs of 64 steps in one op.
     for module in "gpt --context 8 --width 16 --layers 1 --dropout 0.2" "mlp --batch_size 5" "lstm --batch_size 2 --layers 1 --hidden 16"; do
         read -ra words <<<"$module"
         pltrain "${run[@]}" --processes 2 "${words[@]}" | sed -n 's/ (.*//; /^epoch\|^test/p' >ddp

@@ -24,6 +24,7 @@
 #define VALUES (MATRICES * WIDTH * WIDTH + WIDTH * 64 + 10 * WIDTH + 2 * WIDTH)
 #define VALUES_MAX (VALUES + CHAIN_MAX * WIDTH * WIDTH)
 #define STEPS_MAX 64
+#define JOINED 40
 
 struct run {
     struct pl_train_options options;
@@ -31,6 +32,7 @@ struct run {
     uint64_t seed; /* of the module */
     size_t ops;
     bool drops, norms, no_loss, branches;
+    bool joins;    /* an op reads more tensors than may cross a cut */
     bool skips;    /* every other step leaves a layer out */
     size_t chain;  /* layers */
     bool emulated; /* each linear layer takes a nap forward, and one backward */
@@ -180,6 +182,21 @@ more(struct plume_context *pl, struct pl_rng *rng, plume_tensor **pool, size_t n
     }
 }
 
+/* The mean of many tensors of x's shape, made in one op. */
+static plume_tensor *join(struct plume_context *pl, plume_tensor *x)
+{
+    size_t shape[3] = {0};
+    plume_tensor *list[JOINED];
+
+    pl->api->shape(x, shape);
+    shape[2] = shape[1];
+    shape[1] = JOINED;
+    for (size_t i = 0; i < JOINED; i++)
+        list[i] = plume_scale(pl, x, 0.5 + 0.1 * (double)i, 0);
+    x = plume_reshape(pl, plume_cat_along(pl, 1, JOINED, list), 3, shape);
+    return plume_mean(pl, x, 1, 2);
+}
+
 static plume_tensor *logits(struct plume_context *pl, const struct plume_batch *batch)
 {
     struct net *net = pl->state;
@@ -196,6 +213,8 @@ static plume_tensor *logits(struct plume_context *pl, const struct plume_batch *
         pool[0] = plume_linear(pl, pool[0], net->chain[i], NULL, PLUME_TANH);
     if (current->skips && pl->step % 2 == 0)
         pool[0] = plume_linear(pl, pool[0], net->m[0], NULL, PLUME_TANH);
+    if (current->joins)
+        pool[0] = join(pl, pool[0]);
     for (size_t i = 0; i < current->ops; i++) {
         plume_tensor *t = more(pl, &rng, pool, n);
 
@@ -394,7 +413,7 @@ static void test_cuts_and_orders_have_the_same_bits(void **state)
 {
     struct run *like = new_run(3, 0), *runs[4];
 
-    like->drops = like->norms = true;
+    like->drops = like->norms = like->joins = true;
     like->options.precision = PL_PRECISION_32;
     for (unsigned i = 0; i < PL_COUNT(runs); i++) {
         runs[i] = pipeline_of(like, 1 + i, 3);

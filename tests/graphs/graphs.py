@@ -599,7 +599,7 @@ def resample(g):
 def lstm(g):
     x = g.any(3, 3)
     b, t, n = g.value(x).shape
-    h, biased, last = g.rnd.choice([1, 2, 3]), g.rnd.randrange(2), g.rnd.randrange(2)
+    h, biased, last = g.rnd.choice([1, 2, 3]), g.rnd.randrange(2), g.rnd.randrange(3)
     weights = [g.leaf([4 * h, n]), g.leaf([4 * h, h])] + ([g.leaf([4 * h]), g.leaf([4 * h])] if biased else [])
     state = [g.leaf([b, h]), g.leaf([b, h])] if g.rnd.random() < 0.5 else []
 
@@ -607,7 +607,7 @@ def lstm(g):
         zero = [torch.zeros(1, b, h, dtype=x.dtype)] * 2
         first = [s[None] for s in rest[len(weights):]] or zero
         y, hn, cn = torch._VF.lstm(x, first, rest[:len(weights)], bool(biased), 1, 0.0, False, False, True)
-        return 2 * cn[0] + hn[0] if last else y
+        return 2 * cn[0] + hn[0] if last == 1 else y
 
     return g.call("lstm", [x] + weights + state, [biased, last], f)
 

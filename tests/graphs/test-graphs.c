@@ -195,17 +195,18 @@ static plume_tensor *attend(struct run *run, const struct call *c)
     return plume_attention_with(PL, IN(0), IN(1), IN(2), &how);
 }
 
-/* Numbers: with biases, and what is wanted: all hidden states, or the last cell's. Inputs: x,
- * weights, biases, then perhaps both states. */
+/* Numbers: with biases, and what is wanted: 0, all hidden states; 1, the last ones; 2, all, and the
+ * last ones are given but not used. Inputs: x, weights, biases, then perhaps both states. */
 static plume_tensor *lstm(struct run *run, const struct call *c)
 {
     bool biased = NUM(0) != 0;
     size_t next = biased ? 5 : 3;
     plume_tensor *h = MAYBE(next), *cell = MAYBE(next + 1);
+    bool states = h || NUM(1) != 0;
     plume_tensor *y = plume_lstm(PL, IN(0), IN(1), IN(2), biased ? IN(3) : NULL,
-                                 biased ? IN(4) : NULL, &h, &cell);
+                                 biased ? IN(4) : NULL, states ? &h : NULL, states ? &cell : NULL);
 
-    return NUM(1) != 0 ? plume_add(PL, plume_scale(PL, cell, 2, 0), h) : y;
+    return NUM(1) == 1 ? plume_add(PL, plume_scale(PL, cell, 2, 0), h) : y;
 }
 
 static plume_tensor *of_images(struct run *run, const struct call *c)

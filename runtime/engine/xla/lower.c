@@ -53,6 +53,7 @@ static const struct {
     {"resample", pl_lower_resample_forward, pl_lower_resample_backward},
     {"rotary", pl_lower_rotary_forward, pl_lower_rotary_backward},
     {"random", pl_lower_random_forward, NULL},
+    {"lstm", pl_lower_lstm_forward, pl_lower_lstm_backward},
 };
 
 static size_t find(const char *name)

@@ -363,6 +363,33 @@ static plume_tensor *f_rotary(struct net *net)
         net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), x, OP(PLUME_OP_BINARY, ARGS({2}, {0}), y, noise)));
 }
 
+/* A part of t[7] in another shape. */
+static plume_tensor *
+some(struct net *net, int64_t first, size_t rank, int64_t a, int64_t b, int64_t c)
+{
+    int64_t n = a * b * c;
+    plume_tensor *part = OP(PLUME_OP_SLICE, ARGS({0, first, n}, {0}), &net->t[7]);
+
+    return OP(PLUME_OP_RESHAPE, ARGS({(int64_t)rank, a, b, c}, {0}), part);
+}
+
+/* With a first and a last state, one input twice; without; and of one time, whose weight gets no
+ * gradient. */
+static plume_tensor *f_lstm(struct net *net)
+{
+    plume_tensor *x = some(net, 0, 3, 2, 2, 8), *w = some(net, 32, 2, 8, 2, 1);
+    plume_tensor *first = some(net, 48, 2, 2, 2, 1), *short_w = some(net, 60, 2, 4, 1, 1);
+    plume_tensor *y = OP(PLUME_OP_LSTM, ARGS({1}, {0}), x, w, first, some(net, 52, 2, 2, 2, 1));
+    plume_tensor *z = OP(PLUME_OP_LSTM, ARGS({1}, {0}), x, w, first, first);
+    plume_tensor *rows = OP(PLUME_OP_LSTM, NONE, &net->t[2], short_w);
+    plume_tensor *one = OP(PLUME_OP_RESHAPE, ARGS({3, 6, 1, 4}, {0}), &net->t[0]);
+
+    y = weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), y, z));
+    y = OP(PLUME_OP_BINARY, NONE, y, weigh(net, rows));
+    rows = OP(PLUME_OP_LSTM, NONE, one, some(net, 56, 2, 4, 1, 1));
+    return OP(PLUME_OP_BINARY, NONE, y, weigh(net, rows));
+}
+
 static plume_tensor *f_batchnorm(struct net *net)
 {
     plume_tensor *w = OP(PLUME_OP_SLICE, ARGS({0, 0, 3}, {0}), &net->t[1]);
@@ -402,6 +429,7 @@ static const struct {
     {"convs", f_convs, 16},
     {"resample", f_resample, 16},
     {"rotary", f_rotary, 16},
+    {"lstm", f_lstm, 16},
     {"batchnorm", f_batchnorm, 16},
     {"views", f_views, 16},
     {"covering_views", f_covering_views, 16},
