@@ -206,17 +206,35 @@ C
         <<<"$output" || { echo "$output"; false; }
 }
 
-@test "checkpoints have the average that was validated, those of weights only too" {
+# names FILE: of the tensors of a safetensors file.
+names() {
+    python3 -c 'import json, struct, sys
+with open(sys.argv[1], "rb") as f:
+    head = json.loads(f.read(*struct.unpack("<Q", f.read(8))))
+print(*sorted(set(head) - {"__metadata__"}))' "$1"
+}
+
+@test "checkpoints have the average that was validated; those of weights only have nothing else" {
     run -0 --separate-stderr pltrain --epochs 1 --ema 0.9 --checkpoint-dir c --save-last --save-weights-only mlp
     val=$(grep -o 'val_loss [0-9.]*' <<<"$output")
+    [ "$(names c/last.ckpt)" = "b1 b2 w1 w2" ] || { names c/last.ckpt; false; }
     run -0 --separate-stderr pltrain --weights c/last.ckpt --validate mlp
     grep -q "^$val\$" <<<"$output" || { echo "$val: $output"; false; }
-    run -0 --separate-stderr pltrain --weights c/last.ckpt --no-ema --validate mlp
-    run ! grep -q "^$val\$" <<<"$output"
+    run -1 --separate-stderr pltrain --weights c/last.ckpt --no-ema --validate mlp
+    [[ $stderr == *"'c/last.ckpt': it has the average of the parameters in their place"*"leave --no-ema out" ]]
     run -1 --separate-stderr pltrain --epochs 2 --ema 0.9 --resume c/last.ckpt mlp
     [[ $stderr == *"weights only"* ]]
-    # Whole ones, too; and a run that ends or begins an average says so.
+    # Shards are averaged and saved by their ranks.
+    pltrain --max-steps 3 --ema 0.9 --checkpoint-dir s --processes 2 --save-last --save-weights-only mlp >/dev/null
+    pltrain --max-steps 3 --ema 0.9 --checkpoint-dir t --processes 2 --save-last --save-weights-only \
+        --strategy sharded --shard param mlp >/dev/null
+    cmp s/last.ckpt t/last.ckpt
+    # Whole ones have both; and a run that ends or begins an average says so.
     run -0 --separate-stderr pltrain --epochs 1 --ema 0.9 --checkpoint-dir d --save-last mlp
+    run -0 --separate-stderr pltrain --weights d/last.ckpt --validate mlp
+    grep -q "^$val\$" <<<"$output"
+    run -0 --separate-stderr pltrain --weights d/last.ckpt --no-ema --validate mlp
+    run ! grep -q "^$val\$" <<<"$output"
     run -0 --separate-stderr pltrain --epochs 2 --ema 0.9 --resume d/last.ckpt --processes 2 mlp
     [ -z "$stderr" ]
     run -0 --separate-stderr pltrain --epochs 2 --resume d/last.ckpt --checkpoint-dir e --save-last --processes 2 mlp

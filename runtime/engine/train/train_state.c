@@ -125,7 +125,7 @@ static bool has_optimizers(const struct pl_visit *v)
 
 static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool weights_only)
 {
-    int r = pl_train_state_visit_values(v, s);
+    int r = pl_train_state_visit_values(v, s, weights_only);
 
     if (r == 0 && v->pass != PL_VISIT_SAVE && !weights_only && !has_optimizers(v))
         r = pl_error_set(v->err, -EINVAL,
@@ -138,8 +138,8 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
         r = visit_position(v, s);
     if (r == 0 && v->pass == PL_VISIT_SAVE)
         r = save_hparams(v, s->hparams);
-    if (r == 0 && v->pass == PL_VISIT_SAVE && weights_only) /* with what was validated */
-        r = pl_train_state_visit_ema(v, s);
+    if (r == 0 && v->pass == PL_VISIT_SAVE && weights_only)
+        r = pl_train_state_visit_ema(v, s, true);
     if (r < 0 || weights_only)
         return r;
     if (v->pass == PL_VISIT_SAVE)
@@ -149,7 +149,7 @@ static int visit_state(const struct pl_visit *v, struct pl_train_state *s, bool 
     if (r == 0)
         r = pl_train_state_visit_optimizers(v, s);
     if (r == 0)
-        r = pl_train_state_visit_ema(v, s);
+        r = pl_train_state_visit_ema(v, s, false);
     return r < 0 ? r : pl_train_state_visit_scaler(v, s->scaler);
 }
 
@@ -192,11 +192,11 @@ int pl_train_state_put(const struct pl_train_state *state,
     int r = 0;
 
     if (shared)
-        r = pl_train_state_visit_values(&v, state);
+        r = pl_train_state_visit_values(&v, state, weights_only);
     for (size_t i = 0; !weights_only && i < state->optimizers->n && r == 0; i++)
         r = pl_train_state_visit_slots(&v, state, i);
-    if (r == 0 && shared)
-        r = pl_train_state_visit_ema(&v, state);
+    if (r == 0 && shared && !weights_only)
+        r = pl_train_state_visit_ema(&v, state, false);
     return r < 0 ? r : pl_state_parts_end(parts, err);
 }
 

@@ -266,7 +266,9 @@ int pl_train_state_visit_scaler(const struct pl_visit *v, struct pl_scaler *scal
     return o.r;
 }
 
-int pl_train_state_visit_ema(const struct pl_visit *v, const struct pl_train_state *s)
+int pl_train_state_visit_ema(const struct pl_visit *v,
+                             const struct pl_train_state *s,
+                             bool only_note)
 {
     const struct pl_params *params = s->params;
     const char *prefix = PL_CHECKPOINT_PREFIX PL_EMA_PREFIX;
@@ -283,7 +285,7 @@ int pl_train_state_visit_ema(const struct pl_visit *v, const struct pl_train_sta
     pl_visit_close(&o);
     if (r == -EINVAL)
         return pl_error_set(v->err, r, "the checkpoint's ema is malformed");
-    for (size_t i = 0; visits && i < params->n && r == 0; i++)
+    for (size_t i = 0; visits && !only_note && i < params->n && r == 0; i++)
         r = pl_train_state_visit_value(v, s, prefix, params->list[i], ema->values);
     if (r == 0 && v->pass == PL_VISIT_LOAD && visits)
         ema->steps = steps;

@@ -24,8 +24,11 @@ int pl_train_state_visit_value(const struct pl_visit *v,
                                const struct pl_param *p,
                                const void *arena);
 
-/* All parameters and buffers. */
-int pl_train_state_visit_values(const struct pl_visit *v, const struct pl_train_state *s);
+/* All parameters and buffers. Of weights only the parameters' average is saved in their place, if
+ * there is one: it was validated. */
+int pl_train_state_visit_values(const struct pl_visit *v,
+                                const struct pl_train_state *s,
+                                bool weights_only);
 
 /* The slots of optimizer `index`, for example Adam's moments. */
 int pl_train_state_visit_slots(const struct pl_visit *v,
@@ -40,7 +43,9 @@ int pl_train_state_visit_optimizers(const struct pl_visit *v, const struct pl_tr
 int pl_train_state_visit_scaler(const struct pl_visit *v, struct pl_scaler *scaler);
 
 /* The average of the parameters. A run without an average ignores a saved one; without a saved one
- * the average starts anew. */
-int pl_train_state_visit_ema(const struct pl_visit *v, const struct pl_train_state *s);
+ * the average starts anew. only_note: the values are in the parameters' place. */
+int pl_train_state_visit_ema(const struct pl_visit *v,
+                             const struct pl_train_state *s,
+                             bool only_note);
 
 #endif

@@ -48,14 +48,19 @@ int pl_train_state_visit_value(const struct pl_visit *v,
         v, s, prefix, p, (char *)(uintptr_t)arena + p->offset * pl_real_size(params->real), NULL);
 }
 
-int pl_train_state_visit_values(const struct pl_visit *v, const struct pl_train_state *s)
+int pl_train_state_visit_values(const struct pl_visit *v,
+                                const struct pl_train_state *s,
+                                bool weights_only)
 {
     const struct pl_params *params = s->params;
+    bool averaged =
+        weights_only && v->pass == PL_VISIT_SAVE && s->ema && s->ema->params && s->ema->steps > 0;
+    void *values = averaged ? s->ema->values : params->values;
     size_t expected = params->n + params->n_buffers, have = 0;
     int r = 0;
 
     for (size_t i = 0; i < params->n && r == 0; i++)
-        r = pl_train_state_visit_value(v, s, "", params->list[i], params->values);
+        r = pl_train_state_visit_value(v, s, "", params->list[i], values);
     if (r < 0 || v->parts)
         return r;
     for (size_t i = 0; i < params->n_buffers && r == 0; i++) {

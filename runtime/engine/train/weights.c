@@ -262,6 +262,24 @@ static int add_entries(struct weights *w,
     return 0;
 }
 
+/* The files must have the parameters themselves, not only their average in their place. */
+static int check_plain(const struct weights *w, struct pl_error *err)
+{
+    for (size_t i = 0; i < w->n_files; i++) {
+        _cleanup_free_ char *note = pl_checkpoint_get(&w->files[i], "ema");
+        bool apart = false;
+
+        for (size_t k = 0; k < w->files[i].n; k++)
+            apart |= strncmp(w->files[i].tensors[k].name, PL_CHECKPOINT_PREFIX PL_EMA_PREFIX,
+                             sizeof(PL_CHECKPOINT_PREFIX PL_EMA_PREFIX) - 1) == 0;
+        if (note && !apart)
+            return pl_error_set(err, -EINVAL,
+                                "it has the average of the parameters in their place "
+                                "(--save-weights-only with --ema): leave --no-ema out");
+    }
+    return 0;
+}
+
 static int open_weights(struct weights *w, const struct pl_train_options *o, struct pl_error *err)
 {
     size_t n_maps = 0, len = strlen(o->weights);
@@ -275,6 +293,8 @@ static int open_weights(struct weights *w, const struct pl_train_options *o, str
     }
     if (r == 0)
         r = is_index ? open_index(w, o->weights, err) : add_file(w, o->weights, err);
+    if (r == 0 && o->plain_weights)
+        r = check_plain(w, err);
     if (r == 0)
         r = add_entries(w, o->plain_weights, maps, n_maps, err);
     while (n_maps > 0)
