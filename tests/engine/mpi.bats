@@ -63,6 +63,24 @@ good() {
     [ "$shm" = "$mpi" ]
 }
 
+@test "an MPI that grants no threads is refused" {
+    cd "$BATS_TEST_TMPDIR"
+    cat >single.c <<'C'
+int PMPI_Init_thread(int *argc, char ***argv, int wanted, int *granted);
+int MPI_Init_thread(int *argc, char ***argv, int wanted, int *granted)
+{
+    int r = PMPI_Init_thread(argc, argv, wanted, granted);
+
+    *granted = 0; /* MPI_THREAD_SINGLE */
+    return r;
+}
+C
+    cc -shared -fPIC -o single.so single.c
+    run -1 --separate-stderr ranks 1 env LD_PRELOAD="$PWD/single.so" \
+        ASAN_OPTIONS="$ASAN_OPTIONS:verify_asan_link_order=0" pltrain --comm mpi --max-steps 1 mlp
+    [[ $stderr == *"this MPI allows no threads (MPI_THREAD_SINGLE): try --comm tcp"* ]] || { echo "$stderr"; false; }
+}
+
 @test "without plume-mpi.so it says what to do" {
     mkdir "$BATS_TEST_TMPDIR/bin"
     cp "$BUILD/pltrain" "$BATS_TEST_TMPDIR/bin"
