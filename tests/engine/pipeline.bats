@@ -54,6 +54,21 @@ hash_of() {
     done
 }
 
+@test "predictions are those of one process" {
+    for module in "cnn --batchnorm 1" "vae --hidden 16" "mlp --batch_size 200 --precision bf16"; do
+        read -ra words <<<"$module"
+        rm -rf w
+        pltrain --epochs 0 --checkpoint-dir w "${words[@]}" >/dev/null
+        pltrain --predict --weights w/epoch=0-step=0.ckpt --out one.npy "${words[@]}"
+        [ -s one.npy ]
+        for stages in "2 --processes 2" "2 --processes 4" "3 --comm tcp --processes 3"; do
+            read -ra more <<<"$stages"
+            run -0 --separate-stderr pltrain "${PIPE[@]}" --stages "${more[@]}" --predict --weights w/epoch=0-step=0.ckpt --out p.npy "${words[@]}"
+            cmp one.npy p.npy || { echo "$module $stages"; false; }
+        done
+    done
+}
+
 @test "a run goes on under any strategy, from a pipeline and in one" {
     local -a gpt=(gpt --context 8 --width 16 --layers 1 --dropout 0.1 --optimizer adamw)
     whole=$(hash_of "${PIPE[@]}" --stages 3 "${gpt[@]}")

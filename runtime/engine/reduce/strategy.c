@@ -44,10 +44,6 @@ static int check_pipeline(const struct pl_train_options *o, unsigned size, struc
         return pl_error_set(err, -EINVAL,
                             "strategy pipeline keeps no moving average: leave --ema out, or choose "
                             "ddp or sharded");
-    if (o->run == PL_RUN_PREDICT)
-        return pl_error_set(err, -EINVAL,
-                            "strategy pipeline makes no predictions: checkpoints are whole, "
-                            "predict with another strategy");
     return 0;
 }
 

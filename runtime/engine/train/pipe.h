@@ -24,7 +24,7 @@ struct pl_pipe_slot {
     struct pl_lane lane;
     struct plume_batch batch;
     plume_tensor fields[PLUME_FIELDS_MAX];
-    plume_tensor *loss; /* of the whole trace */
+    plume_tensor *loss; /* of the whole trace; of predict_step it is the output */
     struct pl_stage_tape own;
     uint64_t recordings, version; /* of the trace and the cut that `own` is made of; 0: none */
     const plume_tensor *built_loss;

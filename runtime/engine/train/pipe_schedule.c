@@ -240,7 +240,7 @@ static int forward(struct run *run, size_t m, struct pl_error *err)
         pipe->params->buffers_version++;
     if (r == 0)
         r = pl_logs_collect(logs, pipe->params->dev, pipe->params->dev, err);
-    if (r == 0 && slot->own.loss) {
+    if (r == 0 && slot->own.loss && run->stage == PLUME_TRAIN) {
         r = pl_tensor_scalar(slot->own.loss, pipe->params->dev, &loss, err);
         if (r == 0 && isnan(loss)) /* now: the next microbatch takes this one's place */
             r = pl_op_check_labels(&slot->own.tape, err);

@@ -72,7 +72,9 @@ static int agree_on_rows(struct rounds *q, struct pl_error *err)
     uint64_t batches = pl_eval_batches(q->t, PLUME_TEST), most = 0;
     int r;
 
-    q->giver = q->t->tp.on ? q->t->tp.peers->world_ranks[0] : q->t->comm->rank;
+    q->giver = q->t->tp.on     ? q->t->tp.peers->world_ranks[0]
+               : q->t->pipe.on ? q->t->pipe.comm->world_ranks[0]
+                               : q->t->comm->rank;
     q->batch_size = q->s->loader.options.batch_size;
     q->rows = calloc(n, sizeof(*q->rows));
     q->offset = calloc((size_t)n + 1, sizeof(*q->offset));
@@ -112,37 +114,99 @@ convert(const struct rounds *q, enum plume_dtype dtype, const void *from, size_t
     }
 }
 
+static int
+check_shape(const struct rounds *q, const plume_tensor *out, size_t rows, struct pl_error *err)
+{
+    if (out && out->rank == q->rank && out->shape[0] == rows &&
+        memcmp(out->shape + 1, q->shape + 1, (q->rank - 1) * sizeof(*q->shape)) == 0)
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "hook predict_step: the output of %zu rows has another shape than that of "
+                        "a full batch",
+                        rows);
+}
+
+/* Copies a tensor to `to`, in the file's type. */
+static int fetch(const struct rounds *q,
+                 struct pl_device *dev,
+                 const plume_tensor *out,
+                 char *to,
+                 struct pl_error *err)
+{
+    struct pl_device_map map;
+    int r = pl_device_map(dev, pl_tensor_data(out), out->count * pl_dtype_size(out->dtype),
+                          PL_DEVICE_READ, &map, err);
+
+    if (r < 0)
+        return r;
+    convert(q, out->dtype, map.data, out->count, to);
+    pl_device_unmap(&map);
+    return 0;
+}
+
+/* The batch goes through the stages; the one that makes the output hands it to all of them. */
+static int
+run_piped(struct rounds *q, const struct plume_batch *batch, size_t rows, struct pl_error *err)
+{
+    struct pl_pipe *pipe = &q->t->pipe;
+    unsigned n = pipe->comm->size;
+    _cleanup_free_ char *makes = calloc(n, 1),
+                        *data = malloc(PL_MAX(rows * q->row_bytes, (size_t)1));
+    _cleanup_free_ size_t *offset = calloc((size_t)n + 1, sizeof(*offset));
+    struct pl_pipe_slot *slot;
+    bool any = false;
+    int r = makes && data && offset
+                ? pl_pipe_evaluate(pipe, PLUME_TEST, batch, pl_trainer_draw(q->t), err)
+                : pl_error_nomem(err);
+
+    if (r == 0)
+        r = pl_pipe_slot(pipe, PLUME_TEST, 0, &slot, err);
+    if (r == 0)
+        r = check_shape(q, slot->loss, rows, err);
+    if (r < 0)
+        return r;
+    makes[pipe->comm->rank] = slot->own.loss != NULL;
+    for (unsigned i = 0; i <= n; i++)
+        offset[i] = i;
+    r = pl_comm_allgather(pipe->comm, makes, offset, err);
+    for (unsigned i = 0; i < n; i++) {
+        offset[i + 1] = offset[i] + (makes[i] ? rows * q->row_bytes : 0);
+        any |= makes[i];
+    }
+    if (r == 0 && !any)
+        return pl_error_set(err, -ENOTSUP,
+                            "hook predict_step: strategy pipeline needs an output that ops make");
+    if (r == 0 && slot->own.loss)
+        r = fetch(q, slot->own.tape.dev, slot->own.loss, data, err);
+    if (r == 0)
+        r = pl_comm_allgather(pipe->comm, data, offset, err);
+    if (r == 0 && q->giver == q->t->comm->rank)
+        memcpy(q->all + q->offset[q->giver], data, rows * q->row_bytes);
+    return r;
+}
+
 /* Runs this rank's next batch into `all`. */
 static int run_batch(struct rounds *q, size_t rows, struct pl_error *err)
 {
     struct pl_lane *lane = &q->s->lanes[0];
     const struct plume_batch *batch = pl_loader_next(&q->s->loader);
     plume_tensor *out = NULL;
-    struct pl_device_map map;
     int r;
 
     if (!batch) {
         r = pl_loader_result(&q->s->loader, err);
         return r < 0 ? r : pl_error_set(err, -EINVAL, "the data of the test ended early");
     }
+    if (q->t->pipe.on)
+        return run_piped(q, batch, rows, err);
     r = pl_lane_trace(q->s, lane, batch, &out, err);
-    if (r == 0 && (!out || out->rank != q->rank || out->shape[0] != rows ||
-                   memcmp(out->shape + 1, q->shape + 1, (q->rank - 1) * sizeof(*q->shape)) != 0))
-        r = pl_error_set(err, -EINVAL,
-                         "hook predict_step: the output of %zu rows has another shape than that of "
-                         "a full batch",
-                         rows);
+    if (r == 0)
+        r = check_shape(q, out, rows, err);
     if (r == 0)
         r = pl_lane_forward(lane, out, pl_trainer_draw(q->t), err);
-    if (r == 0)
-        r = pl_device_map(lane->parts.root->tape.dev, pl_tensor_data(out),
-                          out->count * pl_dtype_size(out->dtype), PL_DEVICE_READ, &map, err);
-    if (r < 0)
-        return r;
-    if (q->giver == q->t->comm->rank)
-        convert(q, out->dtype, map.data, out->count, q->all + q->offset[q->giver]);
-    pl_device_unmap(&map);
-    return 0;
+    if (r == 0 && q->giver == q->t->comm->rank)
+        r = fetch(q, lane->parts.root->tape.dev, out, q->all + q->offset[q->giver], err);
+    return r;
 }
 
 /* A signal on any rank ends all. */
@@ -202,7 +266,8 @@ int pl_predict(struct pl_trainer *t, struct pl_error *err)
     if (r == 0 && t->comm->rank == 0)
         r = pl_array_file_open(&q.file, t->options->predictions, q.f64, q.rank, q.shape, err);
     if (r == 0)
-        r = pl_params_spread_buffers(&t->ctx.params, t->comm, err);
+        r = t->pipe.on ? pl_pipe_spread_buffers(&t->pipe, err)
+                       : pl_params_spread_buffers(&t->ctx.params, t->comm, err);
     if (r < 0)
         return r;
     pl_loader_begin(&q.s->loader, 0, 0);
