@@ -370,6 +370,7 @@ static bool is_hparams(const struct file *f, const struct pl_yaml *root)
 static int read_hparams(const struct file *f, const struct pl_yaml *root)
 {
     const struct pl_option *o = find("grid");
+    bool common = false;
     int r = 0;
 
     for (size_t i = 0; i < root->n_items && r == 0; i++) {
@@ -377,6 +378,7 @@ static int read_hparams(const struct file *f, const struct pl_yaml *root)
         const char *value;
         char python[6];
 
+        common |= is_common(item.key);
         if (item.kind != PL_YAML_SCALAR)
             return pl_yaml_error(f->path, item.place, f->err,
                                  "%.100s: a hyper-parameter has one value; several are an axis "
@@ -392,9 +394,9 @@ static int read_hparams(const struct file *f, const struct pl_yaml *root)
         r = read_axis(f, o, &item);
     }
     if (r == 0 && pl_spec_warn(f->spec,
-                               "'%s' has no option of plsubmit: its %zu keys are hyper-parameters "
-                               "with one value each",
-                               f->path, root->n_items) < 0)
+                               "'%s' has no option of plsubmit%s: its %zu keys are "
+                               "hyper-parameters with one value each",
+                               f->path, common ? " but 'name' or 'seed'" : "", root->n_items) < 0)
         r = pl_error_nomem(f->err);
     return r;
 }

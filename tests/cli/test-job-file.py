@@ -127,6 +127,7 @@ def hparams():
         trials = [json.loads(line)["params"] for line in out.splitlines()]
         assert code == 0 and trials == [{**want, **({grid: v} if grid else {})} for v in ("ab" if grid else "a")], (text, out, err)
         assert f"its {len(values)} keys are hyper-parameters" in err, err
+        assert ("but 'name' or 'seed'" in err) == bool({"name", "seed"} & set(values)), err
         code, out, _ = run("--job-file", write("h.yaml", text), "--expand", "sh")
         assert code == 2 and not out, (text, out)
     for text, says in [('{"a": [1, 2], "b": 3}', "1:7: a: a hyper-parameter has one value; several are an axis"),
