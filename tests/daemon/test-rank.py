@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """One node: starters, programs, their output and their ends."""
+import base64
 import contextlib
 import errno
 import json
@@ -117,6 +118,27 @@ def test_trace_shows_messages_and_no_secret(step):
     equal({e["program"] for e in events}, {"plrund"})
     for secret in (harness.KEY.hex(), "hunter2", "nonce"):
         assert secret not in text, secret
+
+
+def test_no_process_and_no_message_shows_the_secret(step):
+    """Neither arguments and environments of the daemon and of what it has started, nor what ranks are given."""
+    d = step.start()
+    r = step.keep(d.rank("starter", 0))
+    shown = [json.dumps(r.expect("world")).encode()]
+    pids = [d.process.pid]
+    for pid in pids:  # grows
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+            pids += map(int, f.read().split())
+        for name in ("cmdline", "environ"):
+            with contextlib.suppress(PermissionError), open(f"/proc/{pid}/{name}", "rb") as f:
+                shown.append(f.read())
+    assert len(pids) > 1 and len(shown) > len(pids), pids
+    for text in shown:
+        for secret in (harness.KEY.hex().encode(), harness.KEY[1:], base64.b64encode(harness.KEY)):
+            assert secret not in text, text
+    r.send(type="spawned", pid=os.getpid())
+    r.exited(0)
+    d.wait()
 
 
 def test_output_copied_and_kept(step):
