@@ -86,7 +86,7 @@ static void refuse(struct pl_tape *tape, const char *why)
  * has are dropped. */
 static struct plan *find_plan(struct pl_tape *tape, const struct pl_words *what)
 {
-    struct plan *oldest = NULL;
+    struct plan *oldest = tape->captured->plans;
 
     for (struct plan *p = tape->captured->plans; p < tape->captured->plans + PLANS_MAX; p++) {
         if (p->what.n && p->memory != tape->memory)
@@ -94,7 +94,7 @@ static struct plan *find_plan(struct pl_tape *tape, const struct pl_words *what)
         if (p->what.n == what->n &&
             memcmp(p->what.list, what->list, what->n * sizeof(*what->list)) == 0)
             return p;
-        if (!oldest || (oldest->what.n && (!p->what.n || p->used < oldest->used)))
+        if (oldest->what.n && (!p->what.n || p->used < oldest->used))
             oldest = p;
     }
     drop(tape, oldest);
