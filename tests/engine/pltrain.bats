@@ -182,6 +182,7 @@ bits() {
 @test "limits are numbers or shares" {
     run -0 --separate-stderr pltrain --limit-train-batches 0.5 --epochs 1 mlp
     [[ ${lines[1]} == "epoch 1/1 step 78 "* ]]
+    [ "$(pltrain --limit-train-batches 0 --epochs 2 mlp | grep -c "^epoch [12]/2 step 0 val_loss")" -eq 2 ]
     run -0 --separate-stderr pltrain --limit-train-batches 5 --accumulate 2 --epochs 1 mlp
     [ "${lines[1]}" = "batch: 16 samples per step (single: 1 rank x 8 samples x 2 batches)" ]
     [[ ${lines[2]} == "epoch 1/1 step 3 "* ]]
