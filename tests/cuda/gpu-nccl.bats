@@ -82,6 +82,16 @@ PY
     alike 3e-3 cpu gpu
 }
 
+@test "tensor parallel ranks add up by NCCL, and what each of them computes stays alike" {
+    local -a two=("${SHORT[@]}" --tensor-parallel 2 --clip 0.1 --optimizer adamw)
+    by_nccl 2 "${two[@]}" "${GPT[@]}"
+    TOLERANCE=3e-3 by_nccl 2 "${two[@]}" --precision bf16 "${GPT[@]}"
+    by_nccl 4 "${two[@]}" --strategy sharded --shard param "${GPT[@]}"
+    by_nccl 4 "${two[@]}" --strategy pipeline --stages 2 --microbatches 2 "${GPT[@]}"
+    # Their devices are those of --deterministic: none chooses by times of its own.
+    [ "$(grep -c 'train: rank .* (deterministic), kernels ' gpu.err)" -eq 4 ] || { cat gpu.err; false; }
+}
+
 @test "gradients are added up in 16 bits where one asks for it" {
     trained cpu --processes 3 "${SHORT[@]}" cnn --batch_size 8
     export PLUME_EMULATED_GPUS=3
