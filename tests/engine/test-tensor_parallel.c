@@ -2,6 +2,7 @@
 /* Tensor parallel ranks beside one process or ddp on the same samples: random modules of linear
  * layers and attentions, of which some can be split. */
 #include "common/base/fs.h"
+#include "include/plume/ops_attention.h"
 #include "include/plume/ops_math.h"
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/params/param_parts.h"
@@ -22,7 +23,9 @@
 #define HIDDEN 48
 #define ODD 7
 #define BLOCKS_MAX 6
-#define REPEATED 8 /* a kind of block */
+#define HEADS (WIDTH / 2)
+#define KEY_HEADS (HEADS / 2)
+enum { REPEATED = 8, MASKED, SHAPED }; /* kinds of blocks */
 #define VALUES_MAX 65536
 
 struct run {
@@ -49,7 +52,7 @@ struct net {
     plume_tensor *in, *out, *gain, *shift;
     struct block {
         plume_tensor *up, *up_b, *gate, *down, *down_b, *packed, *odd_up, *odd_down;
-        plume_tensor *qkv, *qkv_b, *project, *scale, *factor;
+        plume_tensor *qkv, *qkv_b, *project, *scale, *factor, *key, *value, *mask, *join;
     } block[BLOCKS_MAX];
 };
 
@@ -86,6 +89,10 @@ static int configure(struct plume_context *pl)
             .project = param(pl, i, "project", WIDTH, WIDTH),
             .scale = param(pl, i, "scale", HIDDEN, 0),
             .factor = param(pl, i, "factor", 1, 0),
+            .key = param(pl, i, "key", KEY_HEADS * 2, WIDTH),
+            .value = param(pl, i, "value", KEY_HEADS * 2, WIDTH),
+            .mask = param(pl, i, "mask", TIME, TIME),
+            .join = param(pl, i, "join", WIDTH, WIDTH),
         };
     return 0;
 }
@@ -152,12 +159,99 @@ attend(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plum
     return plume_linear(pl, y, b->project, NULL, PLUME_IDENTITY);
 }
 
+/* Fewer heads of keys, which may be of another length, masks of both kinds, turned or not. */
+static plume_tensor *
+attend_masked(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
+{
+    struct plume_attention_how how = {
+        .heads = HEADS,
+        .kv_heads = KEY_HEADS,
+        .causal = (int)pl_rng_below(rng, 2),
+        .scale = pl_rng_below(rng, 2) ? 0.5 : 0,
+        .dropout = current->drops && pl_rng_below(rng, 2) ? 0.2 : 0,
+    };
+    size_t keys = 2 + pl_rng_below(rng, 2) * (TIME - 2);
+    plume_tensor *from = plume_slice(pl, x, 1, 0, keys);
+    plume_tensor *q = plume_linear(pl, x, b->project, NULL, PLUME_IDENTITY);
+    plume_tensor *k = plume_linear(pl, from, b->key, NULL, PLUME_IDENTITY);
+
+    if (pl_rng_below(rng, 2)) {
+        q = plume_rotary(pl, q, HEADS, 0, 100, 0);
+        k = plume_rotary(pl, k, KEY_HEADS, 0, 100, 0);
+    }
+    switch (pl_rng_below(rng, 3)) {
+    case 0: /* one mask for all heads, with a gradient */
+        how.mask = plume_slice(pl, b->mask, 1, 0, keys);
+        how.mask_is_added = 1;
+        break;
+    case 1: /* some queries see nothing */
+        how.mask = plume_transpose(pl, plume_causal_mask(pl, keys, TIME), 0, 1);
+        break;
+    default:
+        break;
+    }
+    q = plume_attention_with(pl, q, k, plume_linear(pl, from, b->value, NULL, PLUME_IDENTITY),
+                             &how);
+    return plume_linear(pl, q, b->join, NULL, PLUME_IDENTITY);
+}
+
+/* Ops that keep the shape, inside of others that change it and change it back. Rows stay rows. */
+static plume_tensor *
+shaped(struct plume_context *pl, struct pl_rng *rng, plume_tensor *x, size_t depth)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, other[PLUME_RANK_MAX], order[] = {0, 1, 2, 3, 4}, back[5];
+    size_t rank = pl->api->shape(x, shape), d = 1 + pl_rng_below(rng, rank - 1), n = rank;
+    size_t kind = depth ? pl_rng_below(rng, 3) : 3 + pl_rng_below(rng, 4), factor;
+
+    memcpy(other, shape, sizeof(other));
+    switch (kind) {
+    case 0: /* another order */
+        for (size_t i = rank; i > 2; i--) {
+            size_t k = 1 + pl_rng_below(rng, i - 1), last = order[i - 1];
+
+            order[i - 1] = order[k];
+            order[k] = last;
+        }
+        for (size_t i = 0; i < rank; i++)
+            back[order[i]] = i;
+        return plume_permute(pl, shaped(pl, rng, plume_permute(pl, x, order), depth - 1), back);
+    case 1: /* a dimension becomes two, */
+        factor = 2 + pl_rng_below(rng, 3);
+        if (rank < PLUME_RANK_MAX && shape[d] % factor == 0) {
+            memmove(other + d + 1, other + d, (rank - d) * sizeof(*other));
+            other[d] = factor;
+            other[d + 1] /= factor;
+            n = rank + 1;
+        }
+        break;
+    case 2: /* or two of them one */
+        if (d + 1 < rank) {
+            other[d] *= other[d + 1];
+            memmove(other + d + 1, other + d + 2, (rank - d - 2) * sizeof(*other));
+            n = rank - 1;
+        }
+        break;
+    case 3:
+        return plume_softmax(pl, x);
+    case 4: /* of rows that know nothing of each other */
+        return rank < 3 ? x
+                        : plume_matmul(pl, x, plume_scale(pl, plume_matmul(pl, x, x, 1, 0), 0.1, 0),
+                                       0, 0);
+    case 5:
+        return plume_dropout(pl, x, current->drops ? 0.2 : 0);
+    default:
+        return plume_activate(pl, x, PLUME_TANH);
+    }
+    x = shaped(pl, rng, plume_reshape(pl, x, n, other), depth - 1);
+    return plume_reshape(pl, x, rank, shape);
+}
+
 static plume_tensor *
 one_block(struct plume_context *pl, struct pl_rng *rng, const struct block *b, plume_tensor *x)
 {
     plume_tensor *h;
 
-    switch (current->only >= 0 ? (uint64_t)current->only : pl_rng_below(rng, 8)) {
+    switch (current->only >= 0 ? (uint64_t)current->only : pl_rng_below(rng, 11)) {
     case 0:
     case 1: /* a gate */
         h = plume_activate(pl, plume_linear(pl, x, b->gate, NULL, PLUME_IDENTITY), PLUME_GELU);
@@ -177,6 +271,11 @@ one_block(struct plume_context *pl, struct pl_rng *rng, const struct block *b, p
     case 6: /* not to be split */
         h = plume_linear(pl, x, b->odd_up, NULL, PLUME_TANH);
         return plume_linear(pl, h, b->odd_down, NULL, PLUME_IDENTITY);
+    case SHAPED:
+        h = shaped(pl, rng, up(pl, rng, b, x), 1 + pl_rng_below(rng, 4));
+        return down(pl, rng, b, h);
+    case MASKED:
+        return attend_masked(pl, rng, b, x);
     case REPEATED: /* of one time, to which one number and one vector are repeated */
         h = plume_linear(pl, plume_mean(pl, x, 1, 2), b->up, NULL, PLUME_IDENTITY);
         h = plume_mul(pl, plume_add(pl, h, b->up_b), plume_exp(pl, b->factor));
@@ -344,12 +443,10 @@ choose_strategy(struct run *run, uint64_t seed, struct pl_rng *rng, unsigned *re
         run->options.microbatches = 1 + pl_rng_below(rng, 4);
         run->options.pipe_order = pl_rng_below(rng, 2) ? PL_PIPE_GPIPE : PL_PIPE_1F1B;
         run->options.balance_every = pl_rng_below(rng, 2);
-        run->options.recompute = false;
         return;
     }
     run->options.strategy = PL_STRATEGY_SHARDED;
     run->options.shard = (enum pl_shard_kind)(seed % 5);
-    run->options.recompute &= run->options.shard != PL_SHARD_PARAM;
 }
 
 /* One random module on random numbers of ranks. Returns the number of layers that were split. */
@@ -412,7 +509,7 @@ static void test_each_pattern_is_found(void **state)
     static const struct {
         int kind;
         size_t linears, attentions;
-    } cases[] = {{0, 6, 0}, {2, 4, 0}, {3, 4, 2}, {5, 8, 0}};
+    } cases[] = {{0, 6, 0}, {2, 4, 0}, {3, 4, 2}, {5, 8, 0}, {MASKED, 8, 0}};
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
         struct run *run = split_of(new_run(1, 2), 2);

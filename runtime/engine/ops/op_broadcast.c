@@ -52,6 +52,7 @@ static const struct pl_op op_expand = {
     .forward = expand_forward,
     .backward = expand_backward,
     .flops = flops,
+    .split = PL_SPLIT_EXPAND,
 };
 
 /* Repeats dimensions first .. end - 1 of *t, all of size 1, to the sizes of `shape`. */

@@ -147,6 +147,7 @@ static const struct pl_op op_softmax = {
     .forward = softmax_forward,
     .backward = softmax_backward,
     .flops = flops_per_input,
+    .split = PL_SPLIT_ROW,
 };
 
 int pl_build_softmax(struct pl_tape *tape,

@@ -334,6 +334,7 @@ static const struct pl_op op_matmul = {
     .forward = matmul_forward,
     .backward = matmul_backward,
     .flops = matmul_flops,
+    .split = PL_SPLIT_PRODUCT,
 };
 
 /* A variant for a shared b with a transposed: db is a sum of products. */

@@ -119,6 +119,7 @@ static const struct pl_op op_rotary = {
     .forward = rotary_forward,
     .backward = rotary_backward,
     .flops = three_flops,
+    .split = PL_SPLIT_TURN,
 };
 
 int pl_build_rotary(struct pl_tape *tape,

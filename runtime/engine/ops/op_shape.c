@@ -4,10 +4,12 @@
 
 #include <string.h>
 
-static const struct pl_op op_reshape = {.name = "reshape", .cast = PL_CAST_NONE, .view = true};
+static const struct pl_op op_reshape = {
+    .name = "reshape", .cast = PL_CAST_NONE, .view = true, .split = PL_SPLIT_RESHAPE};
 static const struct pl_op op_slice = {
     .name = "slice", .cast = PL_CAST_NONE, .view = true, .split = PL_SPLIT_SLICE};
-static const struct pl_op op_permute = {.name = "permute", .cast = PL_CAST_NONE, .view = true};
+static const struct pl_op op_permute = {
+    .name = "permute", .cast = PL_CAST_NONE, .view = true, .split = PL_SPLIT_PERMUTE};
 
 /* A view that begins with the dimensions of x. */
 static struct pl_apply view_of(const struct pl_op *op, const struct pl_op_request *req)
@@ -131,6 +133,7 @@ int pl_build_permute(struct pl_tape *tape,
         if (from >= x->rank || seen & 1u << from)
             return pl_op_refuse(req, "the order does not name each dimension once", err);
         seen |= 1u << from;
+        what.attr.i[0] |= (int64_t)(from << (4 * i));
         what.shape[i] = x->shape[from];
         what.stride[i] = x->stride[from];
     }

@@ -182,6 +182,39 @@ static void place_random(const struct tracer *tr,
     attr->i[3] = (int64_t)(tr->split->rank * run);
 }
 
+/* Views whose strides are others for a part. */
+static int trace_shape(struct tracer *tr,
+                       const struct pl_node *node,
+                       const struct pl_split_at *at,
+                       plume_tensor **ret,
+                       struct pl_error *err)
+{
+    bool reshapes = node->op->split == PL_SPLIT_RESHAPE;
+    const plume_tensor *out = node->out;
+    struct plume_op_args args = {.i = {(int64_t)out->rank}};
+
+    for (size_t d = 0; d < out->rank; d++)
+        if (reshapes)
+            args.i[1 + d] = (int64_t)(out->shape[d] / (d == at->dim ? tr->split->n : 1));
+        else
+            args.i[d] = node->attr.i[0] >> (4 * d) & 15;
+    return pl_op_call(tr->run, reshapes ? PLUME_OP_RESHAPE : PLUME_OP_PERMUTE, tr->in, 1, &args,
+                      ret, err);
+}
+
+/* The number among outer, repeated and inner that the split dimension is a factor of. */
+static size_t place_in_expand(const struct pl_node *node, const struct pl_split_at *at)
+{
+    const plume_tensor *in = node->in[0], *out = node->out;
+
+    if (pl_split_repeats(node, 0, *at))
+        return 1;
+    for (size_t d = at->dim; d < out->rank; d++)
+        if (in->shape[d] != out->shape[d])
+            return 0;
+    return 2;
+}
+
 static int trace_part(struct tracer *tr,
                       const struct pl_node *node,
                       const struct pl_split_at *at,
@@ -191,9 +224,13 @@ static int trace_part(struct tracer *tr,
     struct pl_apply what = like(node);
     size_t n = tr->split->n;
 
+    if (node->op->split == PL_SPLIT_RESHAPE || node->op->split == PL_SPLIT_PERMUTE)
+        return trace_shape(tr, node, at, ret, err);
     what.shape[at->dim] /= n;
-    if (node->op->split == PL_SPLIT_HEADS)
+    if (node->op->split == PL_SPLIT_HEADS || node->op->split == PL_SPLIT_TURN)
         what.attr.i[0] /= (int64_t)n;
+    if (node->op->split == PL_SPLIT_EXPAND)
+        what.attr.i[place_in_expand(node, at)] /= (int64_t)n;
     if (node->op->split == PL_SPLIT_RANDOM)
         place_random(tr, node->out, at, &what.attr);
     if (node->op->view) { /* a slice: of the part's dimension, a part from its first element on */
@@ -248,8 +285,10 @@ static int trace_inside(struct tracer *tr,
 {
     int r = 0;
 
-    for (size_t k = 0; k < node->n_in && r == 0 && node->op->split == PL_SPLIT_EACH; k++)
-        if (node->in[k]->count == 1) /* one number for all elements */
+    bool repeats = node->op->split == PL_SPLIT_EACH || node->op->split == PL_SPLIT_EXPAND;
+
+    for (size_t k = 0; k < node->n_in && r == 0 && repeats; k++)
+        if (pl_split_repeats(node, k, *at))
             r = enter(tr, node, k, err);
     return r < 0 ? r : trace_part(tr, node, at, ret, err);
 }

@@ -192,7 +192,7 @@ follow_element(struct pl_split_regions *g, const struct pl_node *node, struct pl
 
         if (in && in->count == node->out->count && in->rank == node->out->rank)
             put(g, maker(g, in), at);
-        else if (!in || in->count != 1) { /* repeated */
+        else if (!in || !pl_split_repeats(node, k, at)) { /* a parameter of each column */
             if (!in || in->rank == 0 || at.dim + 1 != node->out->rank ||
                 last_dim(in) != last_dim(node->out))
                 fail(g);
@@ -202,29 +202,34 @@ follow_element(struct pl_split_regions *g, const struct pl_node *node, struct pl
     }
 }
 
-/* The other side of a slice. inward: from output to input. */
+/* The output of a node is split: splits the inputs that are split with it. */
 static void
-follow_slice(struct pl_split_regions *g, size_t index, struct pl_split_at at, bool inward)
+follow_back(struct pl_split_regions *g, const struct pl_node *node, struct pl_split_at at)
 {
-    const struct pl_node *node = &g->tape->nodes[index];
-    const plume_tensor *in = node->in[0], *out = node->out, *from = inward ? out : in;
-    const plume_tensor *to = inward ? in : out;
-    size_t group = from->shape[at.dim] / at.groups, first;
+    struct pl_split_at in;
 
-    if (in->shape[at.dim] != out->shape[at.dim]) {
-        first = in->stride[at.dim] ? (out->offset - in->offset) / in->stride[at.dim] : 0;
-        if (to->shape[at.dim] % group || first % group) {
-            fail(g);
-            return;
-        }
-        at.groups = to->shape[at.dim] / group;
+    if (!pl_split_through(node, at, true, &in)) {
+        fail(g);
+        return;
     }
-    put(g, inward ? maker(g, in) : index, at);
+    for (size_t k = 0; k < node->n_in && !g->failed; k++)
+        put(g, maker(g, node->in[k]), in);
+}
+
+/* The same of an input: splits the output. */
+static void follow_on(struct pl_split_regions *g, size_t index, struct pl_split_at at)
+{
+    struct pl_split_at out;
+
+    if (pl_split_through(&g->tape->nodes[index], at, false, &out))
+        put(g, index, out);
+    else
+        fail(g);
 }
 
 static void follow_heads(struct pl_split_regions *g, const struct pl_node *node)
 {
-    size_t packed = node->n_in == 1 ? 3 : 1;
+    size_t packed = node->op->split == PL_SPLIT_HEADS && node->n_in == 1 ? 3 : 1;
 
     if (!divides(g, (size_t)node->attr.i[0], 1)) {
         fail(g);
@@ -244,13 +249,20 @@ static void follow_inputs(struct pl_split_regions *g, size_t index)
     case PL_SPLIT_EACH:
         follow_element(g, node, at);
         break;
-    case PL_SPLIT_RANDOM:
-        put(g, maker(g, node->in[0]), at);
+    case PL_SPLIT_EXPAND:
+        if (!pl_split_repeats(node, 0, at))
+            follow_back(g, node, at);
         break;
+    case PL_SPLIT_RANDOM:
     case PL_SPLIT_SLICE:
-        follow_slice(g, index, at, true);
+    case PL_SPLIT_RESHAPE:
+    case PL_SPLIT_PERMUTE:
+    case PL_SPLIT_ROW:
+    case PL_SPLIT_PRODUCT:
+        follow_back(g, node, at);
         break;
     case PL_SPLIT_HEADS:
+    case PL_SPLIT_TURN:
         if (is_same(&at, &(struct pl_split_at){2, 1}))
             follow_heads(g, node);
         else
@@ -308,12 +320,16 @@ follow_output(struct pl_split_regions *g, struct pl_split_use use, struct pl_spl
             fail(g);
         break;
     case PL_SPLIT_RANDOM:
-        put(g, use.node, at);
-        break;
     case PL_SPLIT_SLICE:
-        follow_slice(g, use.node, at, false);
+    case PL_SPLIT_RESHAPE:
+    case PL_SPLIT_PERMUTE:
+    case PL_SPLIT_EXPAND:
+    case PL_SPLIT_ROW:
+    case PL_SPLIT_PRODUCT:
+        follow_on(g, use.node, at);
         break;
     case PL_SPLIT_HEADS:
+    case PL_SPLIT_TURN:
         put(g, use.node, (struct pl_split_at){2, 1});
         break;
     case PL_SPLIT_LINEAR:

@@ -54,6 +54,24 @@ void pl_split_regions_finish(struct pl_split_regions *regions);
  */
 unsigned pl_split_regions_differ(const struct pl_split_regions *regions);
 
+/* Where the inputs of a node are split if its output is split at `at` (inward), or the output if an
+ * input is. False if one of them would have to be whole. */
+bool pl_split_through(const struct pl_node *node,
+                      struct pl_split_at at,
+                      bool inward,
+                      struct pl_split_at *ret);
+
+/* True if input k is repeated in the dimension of the output that is split at `at`, so that all
+ * ranks need all of it. */
+static inline bool pl_split_repeats(const struct pl_node *node, size_t k, struct pl_split_at at)
+{
+    const plume_tensor *in = node->in[k], *out = node->out;
+    size_t missing = out->rank - PL_MIN(in->rank, out->rank);
+
+    return in->count == 1 || at.dim < missing ||
+           (in->shape[at.dim - missing] == 1 && out->shape[at.dim] > 1);
+}
+
 /* The parameter that this is, or of which it is a copy in another type; NULL for others. */
 const plume_tensor *pl_split_param(const struct pl_tape *tape, const plume_tensor *t);
 

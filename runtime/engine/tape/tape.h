@@ -116,8 +116,14 @@ enum pl_split_kind {
     PL_SPLIT_EACH,   /* works element by element; in[1] may be repeated */
     PL_SPLIT_RANDOM, /* the same, with random numbers by the elements' numbers: see op_element.c */
     PL_SPLIT_SLICE,  /* a view of a range of one dimension */
+    PL_SPLIT_RESHAPE,
+    PL_SPLIT_PERMUTE, /* the order is the first number of its attributes, 4 bits a dimension */
+    PL_SPLIT_EXPAND,  /* repeats dimensions of size 1: op_broadcast.c */
+    PL_SPLIT_ROW,     /* works on rows: the last dimension is whole */
+    PL_SPLIT_PRODUCT, /* of matrices, the last two dimensions */
     PL_SPLIT_LINEAR,
     PL_SPLIT_HEADS, /* attention, whose heads are the first number of its attributes */
+    PL_SPLIT_TURN,  /* the same, one input of the output's shape */
 };
 
 struct pl_op {
