@@ -110,6 +110,10 @@ losses_of() {
         losses_of "${run[@]}" --max-steps 2 "${words[@]}" --checkpoint-dir a --save-last "${gpt[@]}" >/dev/null
         losses_of "${run[@]}" --resume a/last.ckpt "${gpt[@]}" | sed 's/ loss [^ ]*//' | cmp - whole || { echo "from $how"; false; }
     done
+    words=(--precision 64 --predict --limit-test-batches 2 --weights a/last.ckpt "${gpt[@]}" --write 4)
+    pltrain "${words[@]}" --out one.npy --batch_size 8
+    pltrain "${words[@]}" --out two.npy --batch_size 4 --strategy pipeline --stages 2 --tensor-parallel 2 --processes 8
+    cmp one.npy two.npy
     # Two pipelines, from a file of weights.
     pltrain --precision 64 --max-steps 2 --weights a/last.ckpt --processes 2 gpt "${gpt[@]:1:6}" --heads 4 |
         sed -n 's/ (.*//; /^epoch/p' >two

@@ -72,9 +72,12 @@ static int agree_on_rows(struct rounds *q, struct pl_error *err)
     uint64_t batches = pl_eval_batches(q->t, PLUME_TEST), most = 0;
     int r;
 
-    q->giver = q->t->tp.on     ? q->t->tp.peers->world_ranks[0]
-               : q->t->pipe.on ? q->t->pipe.comm->world_ranks[0]
-                               : q->t->comm->rank;
+    q->giver = q->t->pipe.on ? q->t->pipe.comm->world_ranks[0] : q->t->comm->rank;
+    if (q->t->tp.on) { /* that of the first of the ranks that share a stage, or all */
+        r = pl_comm_broadcast(q->t->tp.peers, &q->giver, sizeof(q->giver), err);
+        if (r < 0)
+            return r;
+    }
     q->batch_size = q->s->loader.options.batch_size;
     q->rows = calloc(n, sizeof(*q->rows));
     q->offset = calloc((size_t)n + 1, sizeof(*q->offset));
