@@ -221,13 +221,14 @@ static void check_halves(const struct pl_params *params)
 
 static void test_the_update_writes_16_bits(void **state)
 {
-    static const struct plume_optimizer options = {.struct_size = sizeof(options),
-                                                   .kind = PLUME_ADAMW,
-                                                   .lr = 0.1,
-                                                   .beta1 = 0.9,
-                                                   .beta2 = 0.99,
-                                                   .eps = 1e-8,
-                                                   .weight_decay = 0.1};
+    static const struct plume_optimizer one = {.struct_size = sizeof(one),
+                                               .kind = PLUME_ADAMW,
+                                               .lr = 0.1,
+                                               .beta1 = 0.9,
+                                               .beta2 = 0.99,
+                                               .eps = 1e-8,
+                                               .weight_decay = 0.1};
+    struct plume_optimizer options[2] = {one, one};
     const struct pl_kernels *kernels = pl_kernels_cuda(PL_REAL_F32);
     struct pl_world world = {.size = 1, .local_size = 1};
     const struct pl_clip_rule no_clip = {0};
@@ -238,6 +239,7 @@ static void test_the_update_writes_16_bits(void **state)
     plume_tensor *t[2];
     struct pl_rng rng;
 
+    options[1].prefixes = "b"; /* its parameter comes after the other one's */
     pl_rng_init(&rng, 1, 2);
     assert_int_equal(pl_comm_create(&world, NULL, &comm, NULL), 0);
     pl_params_init(&params, fake_device(), PL_REAL_F32);
@@ -247,7 +249,7 @@ static void test_the_update_writes_16_bits(void **state)
                          0);
     pl_tape_init(&tape, params.dev, PL_REAL_F32, true);
     assert_int_equal(pl_params_layout(&params, &tape, comm, NULL), 0);
-    assert_int_equal(pl_optimizers_init(&o, &params, &options, 1, NULL), 0);
+    assert_int_equal(pl_optimizers_init(&o, &params, options, 2, NULL), 0);
     assert_int_equal(pl_params_init_values(&params, comm, 1, NULL), 0);
     assert_false(pl_halves_are_used(&params)); /* no autocast */
     assert_int_equal(pl_halves_refresh(&params, kernels, NULL), 0);
