@@ -11,8 +11,6 @@
  * calculated: 1.45 TB/s of 3.0 on an H100. */
 #include "kernels/cuda/rows.cuh"
 
-#include <string.h>
-
 namespace pl_cuda
 {
 
@@ -27,15 +25,41 @@ namespace pl_cuda
 namespace
 {
 
-/* With 16-bit logits some units in the last place of an f32 are enough: the exact function takes
- * four times as many instructions. */
+/* With 16-bit logits some units in the last place of an f32 are enough, and results below the
+ * smallest normal f32 are 0: the exact function takes four times as many instructions. */
 template <class T> static __device__ __forceinline__ real<T> exp_of(real<T> x)
 {
 #ifdef __CUDA_ARCH__
-    if (sizeof(T) == 2)
-        return __expf(x);
+    if (sizeof(T) == 2) {
+        float y;
+
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"((float)x * 1.4426950408889634f));
+        return y;
+    }
 #endif
     return exp(x);
+}
+
+/* Starts a copy of 16 bytes into shared memory, which needs no register. The thread that started it
+ * may read it after wait_for_copies(). */
+template <class T>
+static __device__ __forceinline__ void start_copy(pack<T> *to, const T *p, size_t i)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "l"(p + i)
+        : "memory");
+#else
+    *to = load_pack(p, i);
+#endif
+}
+
+static __device__ __forceinline__ void wait_for_copies()
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 
 /* The maximum of some numbers, and the sum of exponentials of their differences from it: terms in
@@ -201,20 +225,6 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     });
 }
 
-/* A pack as it is moved. The compiler may store the numbers of a pack one by one. */
-struct alignas(16) words {
-    uint32_t of[4];
-};
-
-static __device__ __forceinline__ void store_words(void *to, const words &w)
-{
-#ifdef __CUDA_ARCH__
-    __stwb((uint4 *)to, make_uint4(w.of[0], w.of[1], w.of[2], w.of[3]));
-#else
-    *(words *)to = w;
-#endif
-}
-
 /* What is left after a row's sum: its loss and its gradient. */
 template <class T> struct ahead {
     running<T> of_row;
@@ -255,17 +265,17 @@ template <class T> struct ahead {
     /* Of the logits from i on. */
     __device__ __forceinline__ void put(T *to, size_t i, pack<T> in) const
     {
-        unsigned at = label - i < pack<T>::size /* wraps where the label is before */
-                          ? (unsigned)(label - i)
-                          : (unsigned)pack<T>::size;
         pack<T> out;
-        words whole;
 
         PL_UNROLL
-        for (unsigned j = 0; j < pack<T>::size; j++)
-            out.of[j] = narrow_one<T>(gradient(widen_one(in.of[j]), j == at));
-        memcpy(&whole, &out, sizeof(whole));
-        store_words(to + i, whole);
+        for (size_t j = 0; j < pack<T>::size; j++)
+            out.of[j] = narrow_one<T>(gradient(widen_one(in.of[j]), false));
+        if (label - i < pack<T>::size) { /* wraps where the label is before */
+            PL_UNROLL                    /* registers have no index */
+                for (size_t j = 0; j < pack<T>::size; j++) if (label - i == j)
+                    out.of[j] = narrow_one<T>(gradient(label_logit, true));
+        }
+        store_pack(to, i, out);
     }
 };
 
@@ -326,29 +336,24 @@ __global__ void __launch_bounds__(LONG) cross_entropy_ahead_long_kernel(row_args
     row_cut cut(logits, to, n);
     ahead<T> row(a, r, logits);
 
-    for (size_t p = at; p < cut.packs; p += AHEAD * LONG) {
-        pack<T> in[AHEAD];
-
-        PL_UNROLL
-        for (unsigned k = 0; k < AHEAD; k++)
-            if (p + k * LONG < cut.packs)
-                in[k] = load_pack(logits, cut.head + (p + k * LONG) * size);
-        PL_UNROLL
-        for (unsigned k = 0; k < AHEAD; k++) {
-            if (p + k * LONG < cut.packs)
-                row.add(in[k]);
-            if (p + k * LONG < kept && p + k * LONG < cut.packs)
-                held[p + k * LONG] = in[k];
-        }
-    }
+    kept = kept < cut.packs ? kept : cut.packs;
+    size_t next = at;
+    for (; next < kept; next += LONG)
+        start_copy(&held[next], logits, cut.head + next * size);
+    for (; next < cut.packs; next += LONG)
+        row.add(load_pack(logits, cut.head + next * size));
+    wait_for_copies();
+    for (size_t p = at; p < kept; p += LONG)
+        row.add(held[p]);
     cut.template each_loose<LONG, T>(n, [&](size_t i) {
         x[0] = load(logits, i);
         row.of_row.template add<1>(x);
     });
     row.template sum_up<LONG>(a, r);
-    for (size_t p = at; p < cut.packs; p += LONG)
-        row.put(to, cut.head + p * size,
-                p < kept ? held[p] : load_pack(logits, cut.head + p * size));
+    for (next = at; next < kept; next += LONG)
+        row.put(to, cut.head + next * size, held[next]);
+    for (; next < cut.packs; next += LONG)
+        row.put(to, cut.head + next * size, load_pack(logits, cut.head + next * size));
     cut.template each_loose<LONG, T>(
         n, [&](size_t i) { store(to, i, row.gradient(load(logits, i), i == row.label)); });
 }

@@ -114,9 +114,20 @@ template <class T> static __device__ __forceinline__ pack<T> load_pack(const T *
     return *reinterpret_cast<const pack<T> *>(p + i);
 }
 
+/* Into the GPU's memory, not a block's. nvcc would write a pack whose elements come one by one, or
+ * are chosen, with up to an instruction for each. */
 template <class T> static __device__ __forceinline__ void store_pack(T *p, size_t i, pack<T> x)
 {
+#ifdef __CUDA_ARCH__
+    uint4 words;
+
+    memcpy(&words, &x, sizeof(words));
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p + i)),
+                 "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+#else
     *reinterpret_cast<pack<T> *>(p + i) = x;
+#endif
 }
 
 /* True if load_pack() may be used at multiples of the pack's size; also for NULL. */
