@@ -102,3 +102,27 @@ stage 5: all else" ]
     PATH=$PWD/bin:$PATH NVCC=$PWD/bin/nvcc check 0
     [ "$(tail -n 1 called)" = "-gencode arch=compute_90,code=sm_90 -O3 -c x.cu" ]
 }
+
+@test "--build builds for a card that is elsewhere, and runs nothing" {
+    printf '#!/bin/sh\necho "$@" >>"%s/called"\n' "$PWD" >nvcc
+    chmod +x nvcc
+    # shellcheck disable=SC2016 # for check
+    add gpu-plugin "sh -c 'echo ran >>plugin'" '"$NVCC" -gencode arch=compute_80,code=sm_80 -c x.cu'
+    add gpu-linear true "exit 1"
+    sed -i 's/\tcpu\t/\tgpu\t/' bundle/tests.tsv
+    NVCC=$PWD/nvcc run -1 bundle/check --build 90
+    grep -x -- "-gencode arch=compute_90,code=sm_90 -c x.cu" called
+    [ ! -e bundle/build/plugin ]
+    [[ $output == *"not built: gpu-linear"* ]]
+    [[ ${lines[-1]} == "built for capability 90: 1 of 2 tests and benchmarks, in "* ]]
+    run -2 bundle/check --build H100
+    [[ $output == "check: --build takes the capability of a card as two or three digits, such as 90" ]]
+}
+
+@test "tests run several at once, and are reported in the order of the list" {
+    # Each ends when the other has begun.
+    add gpu-a "sh -c 'touch a; for i in 1 2 3 4 5 6 7 8 9; do test -e b && exit 0; sleep 0.1; done; exit 1'"
+    add gpu-b "sh -c 'touch b; for i in 1 2 3 4 5 6 7 8 9; do test -e a && exit 0; sleep 0.1; done; exit 1'"
+    JOBS=2 check 0
+    [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = "gpu-a ok;gpu-b ok;" ]
+}

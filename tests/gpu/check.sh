@@ -133,7 +133,7 @@ while IFS=$'\t' read -r kind name suite limit env targets command; do
         tests+=("$kind"$'\t'"$name"$'\t'"$limit"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
     elif [[ $kind == test && $suite == gpu ]]; then
         for tool in memcheck racecheck; do
-            tests+=("$kind"$'\t'"$name,$tool"$'\t'"$((limit * 20))"$'\t'"$env"$'\t'"$targets"$'\t'"$sanitizer --tool $tool --error-exitcode 9 $command")
+            tests+=("$kind"$'\t'"$name,$tool"$'\t'"$((limit * 20))"$'\t'"$env CHECK_SANITIZER=$tool"$'\t'"$targets"$'\t'"$sanitizer --tool $tool --error-exitcode 9 $command")
         done
     else
         continue
