@@ -83,13 +83,19 @@ def show(c, wrong):
 def all_cases(args, work):
     total = collections.Counter()
     right = collections.Counter()
-    jobs, slowest = set(), []
+    jobs, slowest, dead = set(), [], []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         running = set()
 
         def take(done):
             for f in done:
                 c, wrong, _ = f.result()
+                if wrong and not dead and PLACE.dead_slurmd():
+                    dead.append(PLACE.dead_slurmd())
+                    print(f"# slurmd of {dead[0]} has died by itself: the run ends, and what fails now is not judged")
+                if wrong and dead:
+                    print(f"# not judged: {c.describe()}: {wrong}", flush=True)
+                    continue
                 total[c.fault, c.way] += 1
                 right[c.fault, c.way] += not wrong
                 jobs.add(c.job)
@@ -98,6 +104,8 @@ def all_cases(args, work):
                 if wrong:
                     show(c, wrong)
         for name in names(args):
+            if dead:
+                break
             running.add(pool.submit(run_case, name, args, work))
             if len(running) >= args.jobs:
                 done, running = concurrent.futures.wait(
@@ -106,7 +114,7 @@ def all_cases(args, work):
         take(concurrent.futures.wait(running)[0])
     for took, what in sorted(slowest, reverse=True)[:3]:
         print(f"# {took:.1f} s from the fault to the end: {what}")
-    return total, right, jobs - {None}
+    return total, right, jobs - {None}, [f"slurmd of {node} has died" for node in dead]
 
 
 def not_drained():
@@ -212,8 +220,8 @@ def main():
     work.chmod(0o755)
     begun = time.monotonic()
     with disks(work, args.jobs), cluster(args.nodes):
-        total, right, jobs = all_cases(args, work)
-        wrong = [f"node {line}" for line in wait_not_drained()] + left_of_all(jobs, work)
+        total, right, jobs, died = all_cases(args, work)
+        wrong = [f"node {line}" for line in wait_not_drained()] + left_of_all(jobs, work) + died
     for (name, way), n in sorted(total.items()):
         print(f"# {name}, {way}: {right[name, way]} of {n}")
     for line in wrong:

@@ -406,6 +406,15 @@ class Place:
                 found = int(pid)
         return found
 
+    def dead_slurmd(self):
+        """A node of all cases whose slurmd has died by itself, as 22.05.8 does at times
+        (doc/slurm-notes.md); None."""
+        for line in (self.folder / "pids").read_text().splitlines():
+            name, pid, _ = line.split()
+            if name.strip("0123456789") == "n" and name not in self.apart and not os.path.exists(f"/proc/{pid}/exe"):
+                return name
+        return None
+
     def address(self, node):
         for line in (self.folder / "hosts").read_text().splitlines():
             if line.split()[1] == node:
