@@ -5,6 +5,7 @@
 #define PL_KERNELS_ARGS_LINEAR_H
 
 #include "kernels/anywhere.h"
+#include "kernels/half.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -111,12 +112,18 @@ struct pl_pool2d_args {
  * Backward, with dz = dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
  * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=
  * inv_std times the latter. batchnorm_backward writes dx (+)= w inv_std (dz - mean of dz - (x -
- * mean) inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz. */
+ * mean) inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz.
+ *
+ * In f32 tables x and dx may have 16 bits of type `half` (x_half), and y and dy (y_half). Other
+ * tables ignore both. All is rounded as by a kernel of its own; relu passes what is above 0 after
+ * that. */
 struct pl_batchnorm_args {
     size_t batch, channels, inner;
     double eps, momentum;
     bool training, relu;
     bool dx_add, dw_add, db_add;
+    bool x_half, y_half;
+    enum pl_half half;
     const void *x, *w, *b, *dy;
     double *sums, *back_sums;         /* doubles in every table */
     void *running_mean, *running_var; /* [channels] */

@@ -50,8 +50,18 @@ static void sums(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* No tape asks for 16 bits here. */
+static bool is_half(const struct pl_batchnorm_args *a)
+{
+    return a->x_half || a->y_half;
+}
+
 void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
 {
+    if (is_half(a)) {
+        pl_kernels_ref(PL_REAL_F32)->batchnorm_sums(a);
+        return;
+    }
     a->sums[0] = (double)(a->batch * a->inner);
     pl_pool_parallel(a->channels, 1, sums, (void *)a);
 }
@@ -109,7 +119,10 @@ static void forward(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_forward)(const struct pl_batchnorm_args *a)
 {
-    pl_pool_parallel(a->channels, 1, forward, (void *)a);
+    if (is_half(a))
+        pl_kernels_ref(PL_REAL_F32)->batchnorm_forward(a);
+    else
+        pl_pool_parallel(a->channels, 1, forward, (void *)a);
 }
 
 /* y NULL: no relu. */
@@ -159,6 +172,10 @@ static void back_sums(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
 {
+    if (is_half(a)) {
+        pl_kernels_ref(PL_REAL_F32)->batchnorm_back_sums(a);
+        return;
+    }
     a->back_sums[0] = (double)(a->batch * a->inner);
     pl_pool_parallel(a->channels, 1, back_sums, (void *)a);
 }
@@ -195,6 +212,8 @@ static void backward(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_backward)(const struct pl_batchnorm_args *a)
 {
-    if (a->dx)
+    if (is_half(a))
+        pl_kernels_ref(PL_REAL_F32)->batchnorm_backward(a);
+    else if (a->dx)
         pl_pool_parallel(a->channels, 1, backward, (void *)a);
 }

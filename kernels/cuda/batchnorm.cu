@@ -1,61 +1,74 @@
 /* SPDX-License-Identifier: MIT */
-/* Ioffe and Szegedy, arXiv 1502.03167. Each half reads x once (backward dy and, with relu, y too)
- * and writes y, or dx, once. The sums have two terms per element in f64 (sums.cuh), 3 operations
- * forward, 4 backward; the rest is 4 operations per element forward and 6 backward in real<T>
- * (each.cuh), channels by divider.cuh: bound by memory, or by f64 on devices with few f64 units.
- * Sums of x and x^2 instead of a running mean and variance (Welford), since sums of several ranks
- * are added; not measured on a card yet. Any shape; with inner = 1 sums go by columns, else by
- * channel. */
+/* Ioffe and Szegedy, arXiv 1502.03167. Each half reads x twice, once for the sums (backward dy and,
+ * with relu, y twice, too), and writes y, or dx, once. The sums have two terms per element in f64
+ * (sums.cuh), 3 operations forward, 4 backward; the rest is 4 operations per element forward and 6
+ * backward in real<X>: bound by memory, or by f64 on devices with few f64 units. Sums of x and x^2
+ * instead of a running mean and variance (Welford), since sums of several ranks are added; not
+ * measured on a card yet.
+ *
+ * A thread has V neighbours at a time, 16 bytes of the type of computation. An image's channel is
+ * in one piece if inner is above 1: neighbours have one channel then. With inner = 1, which is also
+ * an image whose channels are last, they have V channels, whose numbers a thread keeps for several
+ * rows. Any shape; where V does not divide, or an array is not aligned, V is 1. */
 #include "kernels/cuda/divider.cuh"
-#include "kernels/cuda/each.cuh"
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/sums.cuh"
 
 namespace pl_cuda
 {
 
 #define THREADS 128
+#define ROWS 8 /* per thread, with inner = 1 */
 
 namespace
 {
 
-/* Sums per channel: over rows of k = (image, position), or over columns if an image has one
- * position. */
-struct places {
-    size_t channels, inner;
+/* The place of V terms of sum number `channel`, or with COLUMNS of V neighbouring channels. */
+template <int V, bool COLUMNS> struct places {
+    size_t channels, inner; /* inner: in groups of V */
     divider by_inner;
 
     explicit places(const struct pl_batchnorm_args *a)
-        : channels(a->channels), inner(a->inner), by_inner(a->inner)
+        : channels(a->channels), inner(a->inner / V), by_inner(a->inner / V)
     {
     }
 
-    __device__ __forceinline__ size_t operator()(size_t channel, size_t k) const
+    __device__ __forceinline__ size_t operator()(size_t channel, size_t k, size_t column) const
     {
-        size_t at, image = by_inner(k, &at);
+        size_t at, image;
 
-        return (image * channels + channel) * inner + at;
+        if (COLUMNS)
+            return k * channels + column * V;
+        image = by_inner(k, &at);
+        return ((image * channels + channel) * inner + at) * V;
     }
 };
 
-template <class F, class OUT>
+/* F, OUT: as in sums.cuh, with V channels or with one. */
+template <int V, bool COLUMNS, class F, class OUT>
 void by_channel(const struct pl_batchnorm_args *a, const F &term, const OUT &out)
 {
-    if (a->inner == 1)
-        sums_together<2>(1, a->batch, a->channels, term, out);
+    if (COLUMNS)
+        sums_together<2 * V>(1, a->batch, a->channels / V, term, out);
     else
-        sums_together<2>(a->channels, a->batch * a->inner, 1, term, out);
+        sums_together<2>(a->channels, a->batch * (a->inner / V), 1, term, out);
 }
 
-template <class T> struct moments {
-    const T *x;
-    places at;
+template <class X, int V, bool COLUMNS> struct moments {
+    const X *x;
+    places<V, COLUMNS> at;
 
-    __device__ void operator()(size_t o, size_t k, size_t i, double sum[2]) const
+    __device__ void operator()(size_t o, size_t k, size_t i, double *sum) const
     {
-        double v = load(x, at(o + i, k));
+        group<real<X>, V> g = take<V>(x, at(o, k, i));
 
-        sum[0] += v;
-        sum[1] += v * v;
+        PL_UNROLL
+        for (int j = 0; j < V; j++) {
+            double v = g.of[j], *to = sum + (COLUMNS ? 2 * j : 0);
+
+            to[0] += v;
+            to[1] += v * v;
+        }
     }
 };
 
@@ -63,12 +76,23 @@ struct moments_to {
     double *sums;
     size_t values, channels;
 
-    __device__ void operator()(size_t c, const double sum[2]) const
+    __device__ void one(size_t c, const double sum[2]) const
     {
         if (c == 0)
             sums[0] = (double)values;
         sums[1 + c] = sum[0];
         sums[1 + channels + c] = sum[1];
+    }
+};
+
+/* Each of W channels. */
+template <class OUT, int W> struct channels_to {
+    OUT out;
+
+    __device__ void operator()(size_t c, const double *sum) const
+    {
+        for (int j = 0; j < W; j++)
+            out.one(c * W + j, sum + 2 * j);
     }
 };
 
@@ -104,68 +128,134 @@ template <class R> __global__ void __launch_bounds__(THREADS) statistics_kernel(
     }
 }
 
-struct channel_of {
-    divider by_inner, by_channels;
+/* The elements, for the passes over all of them. */
+struct elements {
+    size_t count, channels, lines; /* lines: rows that are ROWS apart */
+    divider by_inner, by_channels, by_groups;
 
-    explicit channel_of(const struct pl_batchnorm_args *a)
-        : by_inner(a->inner), by_channels(a->channels)
+    elements(const struct pl_batchnorm_args *a, int v)
+        : count(a->batch * a->channels * a->inner), channels(a->channels),
+          lines(ceil_div(a->batch, ROWS)), by_inner(a->inner), by_channels(a->channels),
+          by_groups(a->channels / (size_t)v)
     {
-    }
-
-    __device__ __forceinline__ size_t operator()(size_t i) const
-    {
-        size_t place, channel;
-
-        by_channels(by_inner(i, &place), &channel);
-        return channel;
     }
 };
 
-template <class T> struct normalized {
-    channel_of channel;
-    const real<T> *mean, *inv_std;
-    const T *w, *b;
+/* F: `template <int W> numbers<W>`, made of W channels from `c` on, and `do_some(i, numbers)`,
+ * which does V elements from i on that have W = 1 or W = V channels. */
+template <class F, int V, bool COLUMNS>
+__global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
+{
+    size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x, at, rest;
+
+    if (COLUMNS) {
+        size_t line = e.by_groups(thread, &at);
+
+        if (line >= e.lines)
+            return;
+        typename F::template numbers<V> of(f, at * V);
+
+        for (size_t row = line; row * e.channels < e.count; row += e.lines)
+            f.template do_some<V, V>(row * e.channels + at * V, of);
+        return;
+    }
+    if (thread * V >= e.count)
+        return;
+    rest = e.by_inner(thread * V, &at);
+    e.by_channels(rest, &at);
+    typename F::template numbers<1> of(f, at);
+
+    f.template do_some<V, 1>(thread * V, of);
+}
+
+template <int V, bool COLUMNS, class F>
+void all_elements(const struct pl_batchnorm_args *a, const F &f)
+{
+    elements e(a, V);
+    size_t threads = COLUMNS ? a->channels / V * e.lines : ceil_div(e.count, V);
+
+    if (e.count)
+        PL_LAUNCH((elements_kernel<F, V, COLUMNS>), ceil_div(threads, THREADS), THREADS, 0, e, f);
+}
+
+/* X: type of x; Y: of y; G: of w and b. */
+template <class X, class Y, class G> struct normalize {
+    typedef real<X> R;
+    const X *x;
+    Y *y;
+    const R *mean, *inv_std;
+    const G *w, *b;
     bool relu;
 
-    __device__ real<T> operator()(size_t i, const real<T> x[1]) const
-    {
-        size_t c = channel(i);
-        real<T> y = (x[0] - mean[c]) * inv_std[c];
+    template <int W> struct numbers {
+        R mean[W], inv_std[W], w[W], b[W];
 
-        y = y * (w ? load(w, c) : 1) + (b ? load(b, c) : 0);
-        return relu && y <= 0 ? 0 : y;
+        __device__ __forceinline__ numbers(const normalize &f, size_t c)
+        {
+            PL_UNROLL
+            for (int j = 0; j < W; j++) {
+                mean[j] = f.mean[c + j];
+                inv_std[j] = f.inv_std[c + j];
+                w[j] = f.w ? load(f.w, c + j) : 1;
+                b[j] = f.b ? load(f.b, c + j) : 0;
+            }
+        }
+    };
+
+    template <int V, int W>
+    __device__ __forceinline__ void do_some(size_t i, const numbers<W> &of) const
+    {
+        group<R, V> in = take<V>(x, i), out;
+
+        PL_UNROLL
+        for (int j = 0; j < V; j++) {
+            const int k = W == 1 ? 0 : j;
+            R v = (in.of[j] - of.mean[k]) * of.inv_std[k];
+
+            v = v * of.w[k] + of.b[k];
+            out.of[j] = relu && v <= 0 ? 0 : v;
+        }
+        give<V>(y, i, out);
     }
 };
 
 /* Relu's mask is computed from y, which is NULL without relu. */
-template <class T> struct back_moments {
-    const T *x, *y, *dy;
-    const real<T> *mean;
-    places at;
+template <class X, class Y, int V, bool COLUMNS> struct back_moments {
+    const X *x;
+    const Y *y, *dy;
+    const real<X> *mean;
+    places<V, COLUMNS> at;
 
-    __device__ void operator()(size_t o, size_t k, size_t i, double sum[2]) const
+    __device__ void operator()(size_t o, size_t k, size_t i, double *sum) const
     {
-        size_t e = at(o + i, k);
-        double dz = y && load(y, e) <= 0 ? 0 : load(dy, e);
+        size_t e = at(o, k, i);
+        group<real<X>, V> in = take<V>(x, e), d = take<V>(dy, e), out = {};
 
-        sum[0] += dz;
-        sum[1] += dz * ((double)load(x, e) - mean[o + i]);
+        if (y)
+            out = take<V>(y, e);
+        PL_UNROLL
+        for (int j = 0; j < V; j++) {
+            double dz = y && out.of[j] <= 0 ? 0 : d.of[j], *to = sum + (COLUMNS ? 2 * j : 0);
+
+            to[0] += dz;
+            to[1] += dz * ((double)in.of[j] - mean[COLUMNS ? i * V + j : o]);
+        }
     }
 };
 
-template <class T> struct back_moments_to {
+template <class G> struct back_moments_to {
     moments_to sums;
-    const real<T> *inv_std;
-    T *dw, *db;
+    const real<G> *inv_std;
+    G *dw, *db;
     bool dw_add, db_add;
 
-    __device__ void operator()(size_t c, const double sum[2]) const
+    __device__ void one(size_t c, const double sum[2]) const
     {
-        sums(c, sum);
+        sums.one(c, sum);
         if (dw)
-            store(dw, c, (real<T>)((dw_add ? load(dw, c) : 0) + sum[1] * inv_std[c]));
+            store(dw, c, (real<G>)((dw_add ? load(dw, c) : 0) + sum[1] * inv_std[c]));
         if (db)
-            store(db, c, (real<T>)((db_add ? load(db, c) : 0) + sum[0]));
+            store(db, c, (real<G>)((db_add ? load(db, c) : 0) + sum[0]));
     }
 };
 
@@ -174,16 +264,16 @@ template <class R> struct factors {
     R mean, inv_std, scale, of_dz, of_x;
 };
 
-template <class T>
+template <class G>
 __global__ void __launch_bounds__(THREADS) factors_kernel(size_t channels,
                                                           const double *back_sums,
-                                                          const real<T> *mean,
-                                                          const real<T> *inv_std,
-                                                          const T *w,
-                                                          factors<real<T>> *ret)
+                                                          const real<G> *mean,
+                                                          const real<G> *inv_std,
+                                                          const G *w,
+                                                          factors<real<G>> *ret)
 {
     size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    factors<real<T>> f = {};
+    factors<real<G>> f = {};
 
     if (c >= channels)
         return;
@@ -191,23 +281,158 @@ __global__ void __launch_bounds__(THREADS) factors_kernel(size_t channels,
     f.inv_std = inv_std[c];
     f.scale = (w ? load(w, c) : 1) * f.inv_std;
     if (back_sums) {
-        f.of_dz = (real<T>)(back_sums[1 + c] / back_sums[0]);
-        f.of_x = (real<T>)(back_sums[1 + channels + c] / back_sums[0] * f.inv_std);
+        f.of_dz = (real<G>)(back_sums[1 + c] / back_sums[0]);
+        f.of_x = (real<G>)(back_sums[1 + channels + c] / back_sums[0] * f.inv_std);
     }
     ret[c] = f;
 }
 
-/* in: x, dy and, with relu, y. */
-template <class T, bool RELU> struct sloped {
-    channel_of channel;
-    const factors<real<T>> *of;
+template <class X, class Y> struct slope {
+    typedef real<X> R;
+    const X *x;
+    const Y *y, *dy; /* y: NULL without relu */
+    X *dx;
+    bool add;
+    const factors<R> *of_channel;
 
-    __device__ real<T> operator()(size_t i, const real<T> *in) const
+    template <int W> struct numbers {
+        factors<R> of[W];
+
+        __device__ __forceinline__ numbers(const slope &f, size_t c)
+        {
+            PL_UNROLL
+            for (int j = 0; j < W; j++)
+                of[j] = f.of_channel[c + j];
+        }
+    };
+
+    template <int V, int W>
+    __device__ __forceinline__ void do_some(size_t i, const numbers<W> &n) const
     {
-        factors<real<T>> f = of[channel(i)];
-        real<T> dz = RELU && in[2] <= 0 ? 0 : in[1];
+        group<R, V> in = take<V>(x, i), d = take<V>(dy, i), out = {}, sum = {};
 
-        return f.scale * (dz - f.of_dz - (in[0] - f.mean) * f.inv_std * f.of_x);
+        if (y)
+            out = take<V>(y, i);
+        if (add)
+            sum = take<V>(dx, i);
+        PL_UNROLL
+        for (int j = 0; j < V; j++) {
+            const factors<R> &f = n.of[W == 1 ? 0 : j];
+            R dz = y && out.of[j] <= 0 ? 0 : d.of[j];
+
+            dz = f.scale * (dz - f.of_dz - (in.of[j] - f.mean) * f.inv_std * f.of_x);
+            sum.of[j] = add ? sum.of[j] + dz : dz;
+        }
+        give<V>(dx, i, sum);
+    }
+};
+
+template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
+    typedef real<X> R;
+
+    static void sums(const struct pl_batchnorm_args *a)
+    {
+        typedef channels_to<moments_to, COLUMNS ? V : 1> to;
+
+        by_channel<V, COLUMNS>(a, moments<X, V, COLUMNS>{(const X *)a->x, places<V, COLUMNS>(a)},
+                               to{{a->sums, a->batch * a->inner, a->channels}});
+    }
+
+    static void forward(const struct pl_batchnorm_args *a)
+    {
+        all_elements<V, COLUMNS>(a, normalize<X, Y, G>{(const X *)a->x, (Y *)a->y,
+                                                       (const R *)a->mean, (const R *)a->inv_std,
+                                                       (const G *)a->w, (const G *)a->b, a->relu});
+    }
+
+    static void back_sums(const struct pl_batchnorm_args *a)
+    {
+        typedef channels_to<back_moments_to<G>, COLUMNS ? V : 1> to;
+        const Y *y = a->relu ? (const Y *)a->y : NULL;
+
+        by_channel<V, COLUMNS>(a,
+                               back_moments<X, Y, V, COLUMNS>{(const X *)a->x, y, (const Y *)a->dy,
+                                                              (const R *)a->mean,
+                                                              places<V, COLUMNS>(a)},
+                               to{{{a->back_sums, a->batch * a->inner, a->channels},
+                                   (const R *)a->inv_std,
+                                   (G *)a->dw,
+                                   (G *)a->db,
+                                   a->dw_add,
+                                   a->db_add}});
+    }
+
+    static void backward(const struct pl_batchnorm_args *a, const factors<R> *f)
+    {
+        all_elements<V, COLUMNS>(a, slope<X, Y>{(const X *)a->x, a->relu ? (const Y *)a->y : NULL,
+                                                (const Y *)a->dy, (X *)a->dx, a->dx_add, f});
+    }
+};
+
+enum half_of { SUMS, FORWARD, BACK_SUMS, BACKWARD };
+
+/* With factors for BACKWARD. */
+template <class P, class R>
+void run(half_of which, const struct pl_batchnorm_args *a, const factors<R> *f)
+{
+    if (which == SUMS)
+        P::sums(a);
+    else if (which == FORWARD)
+        P::forward(a);
+    else if (which == BACK_SUMS)
+        P::back_sums(a);
+    else
+        P::backward(a, f);
+}
+
+static bool aligned(const struct pl_batchnorm_args *a)
+{
+    return packable(a->x) && packable(a->y) && packable(a->dy) && packable(a->dx);
+}
+
+template <class X, class Y, class G>
+void shaped(half_of which, const struct pl_batchnorm_args *a, const factors<real<X>> *f)
+{
+    const int v = sizeof(real<X>) == 8 ? 2 : 4;
+
+    if (a->inner == 1 && a->channels % v == 0 && aligned(a))
+        run<passes<X, Y, G, v, true>>(which, a, f);
+    else if (a->inner == 1)
+        run<passes<X, Y, G, 1, true>>(which, a, f);
+    else if (a->inner % v == 0 && aligned(a))
+        run<passes<X, Y, G, v, false>>(which, a, f);
+    else
+        run<passes<X, Y, G, 1, false>>(which, a, f);
+}
+
+/* The types of the arrays in a table. */
+template <class T> struct typed {
+    static void run(half_of which, const struct pl_batchnorm_args *a, const factors<real<T>> *f)
+    {
+        shaped<T, T, T>(which, a, f);
+    }
+};
+
+template <class H>
+void halves(half_of which, const struct pl_batchnorm_args *a, const factors<float> *f)
+{
+    if (a->x_half && a->y_half)
+        shaped<H, H, float>(which, a, f);
+    else if (a->x_half)
+        shaped<H, float, float>(which, a, f);
+    else
+        shaped<float, H, float>(which, a, f);
+}
+
+template <> struct typed<float> {
+    static void run(half_of which, const struct pl_batchnorm_args *a, const factors<float> *f)
+    {
+        if (!a->x_half && !a->y_half)
+            shaped<float, float, float>(which, a, f);
+        else if (a->half == PL_HALF_F16)
+            halves<f16>(which, a, f);
+        else
+            halves<bf16>(which, a, f);
     }
 };
 
@@ -215,8 +440,7 @@ template <class T, bool RELU> struct sloped {
 
 template <class T> void batchnorm_sums(const struct pl_batchnorm_args *a)
 {
-    by_channel(a, moments<T>{(const T *)a->x, places(a)},
-               moments_to{a->sums, a->batch * a->inner, a->channels});
+    typed<T>::run(SUMS, a, NULL);
 }
 
 template <class T> void batchnorm_forward(const struct pl_batchnorm_args *a)
@@ -228,34 +452,20 @@ template <class T> void batchnorm_forward(const struct pl_batchnorm_args *a)
 
     if (a->channels)
         PL_LAUNCH((statistics_kernel<R>), ceil_div(a->channels, THREADS), THREADS, 0, s);
-    each<T, 1>(
-        a->batch * a->channels * a->inner, {{(const T *)a->x}, (T *)a->y}, false,
-        normalized<T>{channel_of(a), s.mean, s.inv_std, (const T *)a->w, (const T *)a->b, a->relu});
+    typed<T>::run(FORWARD, a, NULL);
 }
 
 template <class T> void batchnorm_back_sums(const struct pl_batchnorm_args *a)
 {
-    const T *y = a->relu ? (const T *)a->y : NULL;
-
-    by_channel(
-        a,
-        back_moments<T>{(const T *)a->x, y, (const T *)a->dy, (const real<T> *)a->mean, places(a)},
-        back_moments_to<T>{{a->back_sums, a->batch * a->inner, a->channels},
-                           (const real<T> *)a->inv_std,
-                           (T *)a->dw,
-                           (T *)a->db,
-                           a->dw_add,
-                           a->db_add});
+    typed<T>::run(BACK_SUMS, a, NULL);
 }
 
 template <class T> void batchnorm_backward(const struct pl_batchnorm_args *a)
 {
     typedef factors<real<T>> F;
-    const T *x = (const T *)a->x, *y = (const T *)a->y, *dy = (const T *)a->dy;
-    size_t n = a->batch * a->channels * a->inner;
     F *f;
 
-    if (!a->dx || n == 0)
+    if (!a->dx || a->batch * a->channels * a->inner == 0)
         return;
     f = (F *)scratch(a->channels * sizeof(*f));
     if (!f)
@@ -263,10 +473,7 @@ template <class T> void batchnorm_backward(const struct pl_batchnorm_args *a)
     PL_LAUNCH((factors_kernel<T>), ceil_div(a->channels, THREADS), THREADS, 0, a->channels,
               (const double *)(a->training ? a->back_sums : NULL), (const real<T> *)a->mean,
               (const real<T> *)a->inv_std, (const T *)a->w, f);
-    if (a->relu)
-        each<T, 3>(n, {{x, dy, y}, (T *)a->dx}, a->dx_add, sloped<T, true>{channel_of(a), f});
-    else
-        each<T, 2>(n, {{x, dy}, (T *)a->dx}, a->dx_add, sloped<T, false>{channel_of(a), f});
+    typed<T>::run(BACKWARD, a, f);
 }
 
 PL_CUDA_DEFINE(batchnorm_sums, batchnorm);

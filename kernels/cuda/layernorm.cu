@@ -14,7 +14,7 @@
  * per row copies the next row into shared memory while it calculates: 161 us with what dx adds
  * to, 2.5 TB/s. Rows in registers leave few warps, and each waits for memory twice a row: 203 us;
  * with all of a row's loads at its start 173. */
-#include "kernels/cuda/unroll.cuh"
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace pl_cuda
@@ -71,64 +71,6 @@ template <class R, int TEAM, int V, int H> struct layout {
                 f(i, held);
     }
 };
-
-/* V neighbours as they are stored, at most 16 bytes. */
-template <class T, int V> struct alignas(V * sizeof(T)) bunch {
-    T of[V];
-};
-
-/* V neighbours in the type of computation. */
-template <class R, int V> struct group {
-    R of[V];
-};
-
-template <int V, class T>
-static __device__ __forceinline__ bunch<T, V> take_raw(const T *p, size_t i)
-{
-    return *reinterpret_cast<const bunch<T, V> *>(p + i);
-}
-
-template <class T, int V>
-static __device__ __forceinline__ group<real<T>, V> widen_all(const bunch<T, V> &b)
-{
-    group<real<T>, V> g;
-
-    PL_UNROLL
-    for (int j = 0; j < V; j++)
-        g.of[j] = widen_one(b.of[j]);
-    return g;
-}
-
-template <int V, class T>
-static __device__ __forceinline__ group<real<T>, V> take(const T *p, size_t i)
-{
-    return widen_all(take_raw<V>(p, i));
-}
-
-template <int V, class T>
-static __device__ __forceinline__ void give(T *p, size_t i, const group<real<T>, V> &g)
-{
-    bunch<T, V> out;
-
-    PL_UNROLL
-    for (int j = 0; j < V; j++)
-        out.of[j] = narrow_one<T>(g.of[j]);
-    *reinterpret_cast<bunch<T, V> *>(p + i) = out;
-}
-
-/* 1 or 0 for an array that is not given. */
-template <int V, class G>
-static __device__ __forceinline__ group<real<G>, V> take_or(const G *p, size_t i, real<G> none)
-{
-    group<real<G>, V> g;
-
-    if (p)
-        return take<V>(p, i);
-    PL_UNROLL
-    for (int j = 0; j < V; j++)
-        g.of[j] = none;
-    return g;
-}
 
 /* X: type of x, dx, a and sum; Y: of y, dy, b and dx_too; G: of gamma and beta. */
 template <class X, class Y, class G> struct forward {

@@ -58,7 +58,7 @@ template <int N, class F, class OUT>
 static __global__ void __launch_bounds__(32 * PL_SUMS_LINES)
     sums_columns(sums_shape s, F term, OUT out, sums_of<N> *partial)
 {
-    PL_SHARED(sums_of<N>, of_line, [PL_SUMS_LINES][32]);
+    PL_SHARED(double, of_line, [N][PL_SUMS_LINES][32]);
     size_t tiles = (s.inner + 31) / 32, tile = blockIdx.x % tiles, rest = blockIdx.x / tiles;
     size_t piece = rest % s.pieces, o = rest / s.pieces, column = tile * 32 + threadIdx.x;
     size_t end = piece_begin(s, piece + 1);
@@ -67,13 +67,14 @@ static __global__ void __launch_bounds__(32 * PL_SUMS_LINES)
     if (column < s.inner)
         for (size_t k = piece_begin(s, piece) + threadIdx.y; k < end; k += PL_SUMS_LINES)
             term(o, k, column, sum.at);
-    of_line[threadIdx.y][threadIdx.x] = sum;
+    for (int i = 0; i < N; i++)
+        of_line[i][threadIdx.y][threadIdx.x] = sum.at[i];
     __syncthreads();
     if (threadIdx.y || column >= s.inner)
         return;
     for (int k = 1; k < PL_SUMS_LINES; k++)
         for (int i = 0; i < N; i++)
-            sum.at[i] += of_line[k][threadIdx.x].at[i];
+            sum.at[i] += of_line[i][k][threadIdx.x];
     if (partial)
         partial[(o * s.pieces + piece) * s.inner + column] = sum;
     else

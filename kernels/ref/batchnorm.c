@@ -1,6 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
+/* Element i of an array of the table's type, or of a 16-bit one. */
+static real get(const struct pl_batchnorm_args *a, bool half, const void *p, size_t i)
+{
+#if !PL_REF_F64
+    if (half)
+        return pl_f32_of_half(a->half, ((const uint16_t *)p)[i]);
+#endif
+    return ((const real *)p)[i];
+}
+
+static void set(const struct pl_batchnorm_args *a, bool half, void *p, size_t i, real value)
+{
+#if !PL_REF_F64
+    if (half) {
+        ((uint16_t *)p)[i] = pl_half_of_f32(a->half, value);
+        return;
+    }
+#endif
+    ((real *)p)[i] = value;
+}
+
 /* Index of value k of channel c. */
 static size_t index_of(const struct pl_batchnorm_args *a, size_t c, size_t k)
 {
@@ -9,14 +30,12 @@ static size_t index_of(const struct pl_batchnorm_args *a, size_t c, size_t k)
 
 void PL_REF(batchnorm_sums)(const struct pl_batchnorm_args *a)
 {
-    const real *x = a->x;
-
     a->sums[0] = (double)(a->batch * a->inner);
     for (size_t c = 0; c < a->channels; c++) {
         double sum = 0, squares = 0;
 
         for (size_t k = 0; k < a->batch * a->inner; k++) {
-            double v = x[index_of(a, c, k)];
+            double v = get(a, a->x_half, a->x, index_of(a, c, k));
 
             sum += v;
             squares += v * v;
@@ -51,28 +70,29 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
 
 void PL_REF(batchnorm_forward)(const struct pl_batchnorm_args *a)
 {
-    const real *x = a->x, *w = a->w, *b = a->b, *mean = a->mean, *inv_std = a->inv_std;
-    real *y = a->y;
+    const real *w = a->w, *b = a->b, *mean = a->mean, *inv_std = a->inv_std;
 
     for (size_t c = 0; c < a->channels; c++) {
         statistics(a, c);
         for (size_t k = 0; k < a->batch * a->inner; k++) {
             size_t i = index_of(a, c, k);
-            double v = ((double)x[i] - mean[c]) * inv_std[c] * (w ? w[c] : 1) + (b ? b[c] : 0);
+            double v =
+                ((double)get(a, a->x_half, a->x, i) - mean[c]) * inv_std[c] * (w ? w[c] : 1) +
+                (b ? b[c] : 0);
 
-            y[i] = (real)(a->relu && v <= 0 ? 0 : v);
+            set(a, a->y_half, a->y, i, (real)(a->relu && v <= 0 ? 0 : v));
         }
     }
 }
 
 static double dz_of(const struct pl_batchnorm_args *a, size_t i)
 {
-    return a->relu && ((const real *)a->y)[i] <= 0 ? 0 : ((const real *)a->dy)[i];
+    return a->relu && get(a, a->y_half, a->y, i) <= 0 ? 0 : get(a, a->y_half, a->dy, i);
 }
 
 void PL_REF(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
 {
-    const real *x = a->x, *mean = a->mean, *inv_std = a->inv_std;
+    const real *mean = a->mean, *inv_std = a->inv_std;
     real *dw = a->dw, *db = a->db;
 
     a->back_sums[0] = (double)(a->batch * a->inner);
@@ -83,7 +103,7 @@ void PL_REF(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
             size_t i = index_of(a, c, k);
 
             sum += dz_of(a, i);
-            with_x += dz_of(a, i) * ((double)x[i] - mean[c]);
+            with_x += dz_of(a, i) * ((double)get(a, a->x_half, a->x, i) - mean[c]);
         }
         a->back_sums[1 + c] = sum;
         a->back_sums[1 + a->channels + c] = with_x;
@@ -96,10 +116,9 @@ void PL_REF(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
 
 void PL_REF(batchnorm_backward)(const struct pl_batchnorm_args *a)
 {
-    const real *x = a->x, *w = a->w, *mean = a->mean, *inv_std = a->inv_std;
-    real *dx = a->dx;
+    const real *w = a->w, *mean = a->mean, *inv_std = a->inv_std;
 
-    for (size_t c = 0; dx && c < a->channels; c++) {
+    for (size_t c = 0; a->dx && c < a->channels; c++) {
         double s = inv_std[c], of_dz = 0, of_x = 0;
 
         if (a->training) {
@@ -108,10 +127,10 @@ void PL_REF(batchnorm_backward)(const struct pl_batchnorm_args *a)
         }
         for (size_t k = 0; k < a->batch * a->inner; k++) {
             size_t i = index_of(a, c, k);
-            double d = dz_of(a, i) - of_dz - ((double)x[i] - mean[c]) * of_x;
+            double d = dz_of(a, i) - of_dz - ((double)get(a, a->x_half, a->x, i) - mean[c]) * of_x;
 
             d *= (w ? w[c] : 1) * s;
-            dx[i] = (real)((a->dx_add ? dx[i] : 0) + d);
+            set(a, a->x_half, a->dx, i, (real)((a->dx_add ? get(a, a->x_half, a->dx, i) : 0) + d));
         }
     }
 }

@@ -92,16 +92,24 @@ ARRAYS_DECLARE(pool2d)
     IN(x, x), IN(dy, y), RAW(which, y, "max_pool2d_forward"), FORWARD(y, y), BACKWARD(dx, x);
 }
 
+/* Of the table's type, or of 16 bits in the tables of f32. */
+#define HALVED(half, kind, field, n, by)                                                           \
+    put(ret, (half) && element == sizeof(float) ? ARRAY_RAW : (kind), by, sizeof(uint16_t),        \
+        &a->field, n)
+
 ARRAYS_DECLARE(batchnorm)
 {
     size_t x = a->batch * a->channels * a->inner;
+    bool xh = a->x_half, yh = a->y_half;
 
-    IN(x, x), IN(dy, x), IN(w, a->channels), IN(b, a->channels);
+    HALVED(xh, ARRAY_IN, x, x, NULL), HALVED(yh, ARRAY_IN, dy, x, NULL);
+    IN(w, a->channels), IN(b, a->channels);
     RAW(sums, 1 + 2 * a->channels, "batchnorm_sums");
     RAW(back_sums, 1 + 2 * a->channels, "batchnorm_back_sums");
     STAT(running_mean, a->channels, NULL), STAT(running_var, a->channels, NULL);
     STAT(mean, a->channels, "forward"), STAT(inv_std, a->channels, "forward");
-    FORWARD(y, x), BACKWARD(dx, x);
+    HALVED(yh, ARRAY_OUT, y, x, "forward");
+    HALVED(xh, ARRAY_OUT, dx, x, a->dx_add ? NULL : "backward");
     OUT(dw, a->channels, "batchnorm_back_sums", a->dw_add);
     OUT(db, a->channels, "batchnorm_back_sums", a->db_add);
 }
@@ -171,11 +179,6 @@ ARRAYS_DECLARE(reduce)
 
     IN(x, x), IN(dy, y), FORWARD(y, y), BACKWARD(dx, x);
 }
-
-/* Of the table's type, or of 16 bits in the tables of f32. */
-#define HALVED(half, kind, field, n, by)                                                           \
-    put(ret, (half) && element == sizeof(float) ? ARRAY_RAW : (kind), by, sizeof(uint16_t),        \
-        &a->field, n)
 
 ARRAYS_DECLARE(layernorm)
 {

@@ -6,6 +6,31 @@
 
 #define CHANNELS_MAX 9
 
+/* x and dx, or y and dy, may have 16 bits in the tables of f32. */
+static void *array(const struct pl_batchnorm_args *a, bool half, enum fill fill)
+{
+    size_t n = a->batch * a->channels * a->inner;
+    float *p = check_floats(n, fill);
+    uint16_t *h = (uint16_t *)p;
+
+    for (size_t i = 0; half && i < n; i++)
+        h[i] = pl_half_of_f32(a->half, p[i]);
+    return p;
+}
+
+static double at(const struct pl_batchnorm_args *a, bool half, const void *p, size_t i)
+{
+    return half ? pl_f32_of_half(a->half, ((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+/* Neighbours in 16 bits may come of one and the same number. */
+static double apart(const struct pl_batchnorm_args *a, bool half, double want)
+{
+    return !half                     ? 0
+           : a->half == PL_HALF_BF16 ? 0x1p-7 * fabs(want)
+                                     : 0x1p-10 * fabs(want) + 0x1p-24;
+}
+
 struct buffers {
     double sums[1 + 2 * CHANNELS_MAX], back_sums[1 + 2 * CHANNELS_MAX];
 };
@@ -40,6 +65,18 @@ compare(const char *what, const void *have, const void *want, size_t n, double t
     }
 }
 
+static void compare_y(const struct pl_batchnorm_args *have,
+                      const struct pl_batchnorm_args *want,
+                      double tolerance)
+{
+    for (size_t i = 0; i < count(want); i++) {
+        double w = at(want, want->y_half, want->y, i);
+
+        check_close("y", i, at(want, want->y_half, have->y, i), w,
+                    tolerance * (1 + fabs(w)) + apart(want, want->y_half, w));
+    }
+}
+
 static void all(const struct pl_kernels *k, const struct pl_batchnorm_args *a)
 {
     if (a->training)
@@ -47,15 +84,17 @@ static void all(const struct pl_kernels *k, const struct pl_batchnorm_args *a)
     k->batchnorm_forward(a);
 }
 
+/* channels: 0 for any. */
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 size_t batch,
+                size_t channels,
                 size_t inner,
                 enum fill fill)
 {
     static struct buffers b[2];
     struct pl_batchnorm_args s = {.batch = batch,
-                                  .channels = 1 + check_random(CHANNELS_MAX),
+                                  .channels = channels ? channels : 1 + check_random(CHANNELS_MAX),
                                   .inner = inner,
                                   .eps = 1e-5,
                                   .momentum = 0.1,
@@ -69,18 +108,24 @@ static void one(const struct pl_kernels *ref,
     float *var = check_floats(s.channels, FILL_RANDOM);
     size_t n = count(&s);
 
-    check_case("batchnorm %zux%zux%zu training %d relu %d affine %d add %d%d%d fill %d", s.batch,
-               s.channels, s.inner, s.training, s.relu, affine, s.dx_add, s.dw_add, s.db_add,
-               (int)fill);
+    if (check_storage() == PL_REAL_F32 && fill != FILL_LARGE) { /* f16 has no such numbers */
+        s.x_half = check_random(2);
+        s.y_half = check_random(2);
+        s.half = check_random(2) ? PL_HALF_BF16 : PL_HALF_F16;
+    }
+    check_case("batchnorm %zux%zux%zu training %d relu %d affine %d add %d%d%d halves %d%d type %d "
+               "fill %d",
+               s.batch, s.channels, s.inner, s.training, s.relu, affine, s.dx_add, s.dw_add,
+               s.db_add, s.x_half, s.y_half, (int)s.half, (int)fill);
     for (size_t c = 0; c < s.channels; c++)
         var[c] = fabsf(var[c]) + 0.1f;
-    s.x = check_floats(n, fill);
-    s.dy = check_floats(n, FILL_RANDOM);
+    s.x = array(&s, s.x_half, fill);
+    s.dy = array(&s, s.y_half, FILL_RANDOM);
     s.w = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
     s.b = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
     s.running_mean = check_floats(s.channels, FILL_RANDOM);
     s.running_var = var;
-    s.dx = check_floats(n, FILL_RANDOM);
+    s.dx = array(&s, s.x_half, FILL_RANDOM);
     s.dw = check_floats(s.channels, FILL_RANDOM);
     s.db = check_floats(s.channels, FILL_RANDOM);
     want = outputs(s, &b[0]);
@@ -93,7 +138,7 @@ static void one(const struct pl_kernels *ref,
     compare("inv_std", have.inv_std, want.inv_std, s.channels, 1e-6);
     compare("running_mean", have.running_mean, want.running_mean, s.channels, 1e-6);
     compare("running_var", have.running_var, want.running_var, s.channels, 1e-6);
-    compare("y", have.y, want.y, n, fill == FILL_LARGE && !s.training ? 1e12 : 1e-5);
+    compare_y(&have, &want, fill == FILL_LARGE && !s.training ? 1e12 : 1e-5);
     memcpy(have.y, want.y, n * sizeof(float)); /* rounding must not decide what relu passes */
     memcpy(have.mean, want.mean, s.channels * sizeof(float));
     memcpy(have.inv_std, want.inv_std, s.channels * sizeof(float));
@@ -111,10 +156,11 @@ static void one(const struct pl_kernels *ref,
         double scale = ((float *)want.inv_std)[c];
 
         for (size_t i = 0; i < s.batch * s.inner; i++) {
-            size_t at = (i / s.inner * s.channels + c) * s.inner + i % s.inner;
+            size_t k = (i / s.inner * s.channels + c) * s.inner + i % s.inner;
+            double w = at(&s, s.x_half, want.dx, k);
 
-            check_close("dx", at, ((float *)have.dx)[at], ((float *)want.dx)[at],
-                        CHECK_EPS * (2 + 200 * scale));
+            check_close("dx", k, at(&s, s.x_half, have.dx, k), w,
+                        CHECK_EPS * (2 + 200 * scale) + apart(&s, s.x_half, w));
         }
     }
     have.dx = NULL; /* not wanted */
@@ -230,11 +276,19 @@ static void split(const struct pl_kernels *k)
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int n = 0; n < 200; n++)
-        one(ref, got, 2 + check_random(5), 1 + check_random(40),
+        one(ref, got, 2 + check_random(5), 0, 1 + check_random(40),
             (enum fill)check_random(FILL_SPECIAL));
-    for (int n = 0; n < 4; n++) { /* sums in several pieces */
-        one(ref, got, 500 + check_random(500), 1, FILL_RANDOM);
-        one(ref, got, 3 + check_random(3), 2000 + check_random(100), FILL_RANDOM);
+    for (int n = 0; n < 40; n++) { /* neighbours at once, of a channel and of several */
+        one(ref, got, 2 + check_random(5), 0, 8 * (1 + check_random(8)),
+            (enum fill)check_random(FILL_SPECIAL));
+        one(ref, got, 2 + check_random(30), 4 + 4 * check_random(2), 1,
+            (enum fill)check_random(FILL_SPECIAL));
     }
+    for (int n = 0; n < 4; n++) { /* sums in several pieces */
+        one(ref, got, 500 + check_random(500), 0, 1, FILL_RANDOM);
+        one(ref, got, 3 + check_random(3), 0, 2000 + check_random(100), FILL_RANDOM);
+    }
+    one(ref, got, 600, 8, 1, FILL_RANDOM);
+    one(ref, got, 3, 2, 4096, FILL_RANDOM);
     split(got);
 }

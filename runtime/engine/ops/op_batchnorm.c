@@ -8,8 +8,9 @@
 static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
 {
     const plume_tensor *x = c->node->in[0];
+    const struct pl_fusion *f = &c->node->fusion;
     size_t channels = x->shape[1];
-    bool training = c->tape->want_grad;
+    bool training = c->tape->want_grad, x_half = f->x != x;
 
     return (struct pl_batchnorm_args){
         .batch = x->shape[0],
@@ -22,6 +23,9 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .dx_add = c->add[0],
         .dw_add = c->add[1],
         .db_add = c->add[2],
+        .x_half = x_half,
+        .y_half = f->y != c->node->out,
+        .half = (x_half ? f->x : f->y)->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16,
         .x = c->in[0],
         .w = c->in[1],
         .b = c->in[2],
@@ -83,8 +87,29 @@ static double batchnorm_flops(const struct pl_node *node, bool backward)
     return 8.0 * (double)node->out->count;
 }
 
+static double size_of(const plume_tensor *t)
+{
+    return (double)t->count * (double)pl_dtype_size(t->dtype);
+}
+
+/* Sums take a pass of their own over x, and backward over dy and relu's y. */
+static double batchnorm_bytes(const struct pl_node *node, bool backward)
+{
+    const struct pl_fusion *f = &node->fusion;
+    double y = size_of(f->y) * (node->attr.i[0] == PLUME_RELU ? 2 : 1);
+    bool add = f->x == node->in[0] ? node->add[0] : f->x_add;
+
+    if (!backward)
+        return size_of(f->x) * (node->out->tape->want_grad ? 2 : 1) + size_of(f->y);
+    return (size_of(f->x) + y) * (f->x->wants_grad ? 2 : 1) +
+           (f->x->wants_grad ? size_of(f->x) * (add ? 2 : 1) : 0);
+}
+
 static const struct pl_op op_batchnorm = {
     .name = "batchnorm",
+    .fuses = true,
+    .casts = true,
+    .bytes = batchnorm_bytes,
     .cast = PL_CAST_F32,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
     .state_inputs = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),

@@ -83,6 +83,7 @@ static double layernorm_bytes(const struct pl_node *node, bool backward)
 static const struct pl_op op_layernorm = {
     .name = "layernorm",
     .fuses = true,
+    .sums = true,
     .bytes = layernorm_bytes,
     .cast = PL_CAST_F32,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),

@@ -159,6 +159,8 @@ struct pl_op {
     /* True for out = in[0] + in[1] without repetition; NULL: never. */
     bool (*is_sum)(const struct pl_node *node);
     bool fuses; /* a norm: does as the node's `fusion` says */
+    bool sums;  /* which may also be the sum that makes its input */
+    bool casts; /* which may also read 16 bits where it writes f32 */
     /* Forward can also write the gradient of in[0] for a gradient of the output of 1, over in[0]
      * (`ahead`); backward then multiplies it. */
     bool grad_ahead;

@@ -56,14 +56,15 @@ static bool is_only_for(const struct pl_tape *tape, const plume_tensor *t, size_
     return times == 1;
 }
 
-/* The cast from `dtype` that makes t for node n alone; NULL: something else does. */
+/* The cast from `dtype` (0: from 16 bits) that makes t for node n alone; NULL: something else does.
+ */
 static struct pl_node *
 cast_before(const struct pl_tape *tape, const plume_tensor *t, enum plume_dtype dtype, size_t n)
 {
     struct pl_node *node = is_only_for(tape, t, n) ? &tape->nodes[t->node] : NULL;
 
-    return node && pl_tape_is_cast(node) && node->in[0]->dtype == dtype &&
-                   is_made(tape, node->in[0])
+    return node && pl_tape_is_cast(node) && is_made(tape, node->in[0]) &&
+                   (dtype ? node->in[0]->dtype == dtype : pl_dtype_is_16bit(node->in[0]->dtype))
                ? node
                : NULL;
 }
@@ -92,9 +93,10 @@ static void take_cast_after(struct pl_tape *tape, struct pl_node *norm)
 static void take_cast_before(struct pl_tape *tape, struct pl_node *norm)
 {
     size_t at = norm->out->node;
-    struct pl_node *cast = cast_before(tape, norm->in[0], norm->fusion.y->dtype, at);
+    bool any = norm->fusion.y == norm->out; /* type: nothing else has 16 bits */
+    struct pl_node *cast = cast_before(tape, norm->in[0], any ? 0 : norm->fusion.y->dtype, at);
 
-    if (!cast || next_use(tape, cast->in[0], cast->out->node) < at)
+    if (!cast || norm->k->real != PL_REAL_F32 || next_use(tape, cast->in[0], cast->out->node) < at)
         return;
     absorb(tape, cast, at);
     norm->fusion.x = cast->in[0];
@@ -306,9 +308,10 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
             continue;
         if (!tape->dev->ops->host) /* whose kernel has no 16-bit arrays */
             take_cast_after(tape, node);
-        if (node->fusion.y != node->out)
+        if (node->fusion.y != node->out || (node->op->casts && !tape->dev->ops->host))
             take_cast_before(tape, node);
-        take_sum(tape, node);
+        if (node->op->sums)
+            take_sum(tape, node);
     }
     for (size_t i = 0; i < tape->n && !tape->no_fuse; i++) {
         struct pl_node *node = &tape->nodes[i];

@@ -68,14 +68,21 @@ static struct life *life_of(const struct pl_tape *tape, struct life *lives, plum
 static void find_lives(const struct pl_tape *tape, struct life *lives)
 {
     for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-        size_t at = node->at[0], back = pl_tape_back_at(tape, i);
-        struct life *x = node->op->fuses ? life_of(tape, lives, node->fusion.x) : NULL;
+        size_t at = tape->nodes[i].at[0];
 
         lives[i].data_from = PL_MIN(i, at);
         lives[i].data_to = PL_MAX(i, at);
         lives[i].again_to = 0;
         lives[i].grad_from = SIZE_MAX;
+    }
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+        size_t at = node->at[0], back = pl_tape_back_at(tape, i);
+        struct life *x = node->op->fuses ? life_of(tape, lives, node->fusion.x) : NULL;
+        struct life *y = node->op->fuses && (node->op->needs & PL_NEEDS_OUT)
+                             ? life_of(tape, lives, node->fusion.y)
+                             : NULL;
+
         for (size_t k = 0; k < node->n_in; k++) {
             struct life *life = life_of(tape, lives, node->in[k]);
 
@@ -91,6 +98,8 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
         }
         if (x && node->back) /* of norms, whose backward needs it */
             x->data_to = PL_MAX(x->data_to, back);
+        if (y && node->back)
+            y->data_to = PL_MAX(y->data_to, back);
         if (node->back && (node->op->needs & PL_NEEDS_OUT))
             live_back(tape, lives, i, back);
         if (pl_tape_runs_again(tape, i))

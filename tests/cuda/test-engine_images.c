@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT */
+/* Images on a device of the emulated CUDA kernels, in random networks of convolutions and batch
+ * norms: what a norm's kernel does on the way (tape_fuse.c) changes no bit. */
+#include "kernels/cuda/cuda.h"
+#include "runtime/engine/tape/tape_private.h"
+#include "tests/unit/engine/engine_net.h"
+
+#define CHANNELS 8
+#define SHOWN_MAX 4
+#define BATCH 3
+
+static const struct pl_kernels *fake_kernels(struct pl_device *dev, enum pl_real real)
+{
+    return pl_kernels_cuda(real);
+}
+
+static struct pl_device *fake_device(void)
+{
+    static struct pl_device_ops ops;
+    static struct pl_device dev = {.ops = &ops, .name = "fake"};
+
+    ops = *pl_device_cpu()->ops;
+    ops.host = false;
+    ops.kernels = fake_kernels;
+    return &dev;
+}
+
+struct how {
+    bool fuse, reuse;
+    enum plume_dtype low;
+    int level; /* of --amp-level */
+};
+
+struct images {
+    struct net net;
+    struct pl_rng rng;
+    uint64_t seed;
+    plume_tensor *roots[1 + SHOWN_MAX];
+    size_t n_roots;
+    double loss;
+};
+
+/* The leaves of a network. */
+enum { X, STEM, KERNEL, POINT, SCALE, SHIFT, MEAN, VARIANCE, LABELS };
+
+static size_t below(struct images *s, size_t limit)
+{
+    return (size_t)pl_rng_below(&s->rng, limit);
+}
+
+static plume_tensor *apply(struct images *s,
+                           enum plume_op op,
+                           size_t n,
+                           plume_tensor *const *in,
+                           const struct plume_op_args *args)
+{
+    struct pl_error err = {0};
+    plume_tensor *t = NULL;
+
+    if (pl_op_call(&s->net.tape, op, in, n, args, &t, &err) < 0)
+        fail_msg("seed %d: %s", (int)s->seed, pl_error_text(&err));
+    return t;
+}
+
+#define ARGS(...)                                                                                  \
+    &(struct plume_op_args)                                                                        \
+    {                                                                                              \
+        {__VA_ARGS__},                                                                             \
+        {                                                                                          \
+            0                                                                                      \
+        }                                                                                          \
+    }
+#define APPLY(op, args, ...)                                                                       \
+    apply(s, op, sizeof((plume_tensor *[]){__VA_ARGS__}) / sizeof(plume_tensor *),                 \
+          (plume_tensor *[]){__VA_ARGS__}, args)
+
+static plume_tensor *convolve(struct images *s, plume_tensor *x, int64_t stride, int64_t act)
+{
+    bool point = below(s, 3) == 0;
+
+    return APPLY(PLUME_OP_CONV2D, ARGS(stride, !point, act), x, &s->net.t[point ? POINT : KERNEL]);
+}
+
+static plume_tensor *normalize(struct images *s, plume_tensor *x, int64_t act)
+{
+    plume_tensor *t = s->net.t;
+
+    return APPLY(PLUME_OP_BATCHNORM, ARGS(act), x, &t[SCALE], &t[SHIFT], &t[MEAN], &t[VARIANCE]);
+}
+
+static plume_tensor *add(struct images *s, plume_tensor *a, plume_tensor *b)
+{
+    return APPLY(PLUME_OP_BINARY, ARGS(0), a, b);
+}
+
+static plume_tensor *relu(struct images *s, plume_tensor *x)
+{
+    return APPLY(PLUME_OP_UNARY, ARGS(PLUME_RELU), x);
+}
+
+/* As in a ResNet. */
+static plume_tensor *block(struct images *s, plume_tensor *x)
+{
+    plume_tensor *h = normalize(s, convolve(s, x, 1, PLUME_IDENTITY), PLUME_RELU);
+
+    h = normalize(s, convolve(s, h, 1, PLUME_IDENTITY), PLUME_IDENTITY);
+    return relu(s, below(s, 2) ? add(s, h, x) : add(s, x, h));
+}
+
+static plume_tensor *turn(struct images *s, plume_tensor *x)
+{
+    size_t rows = x->shape[0], rest = x->count / rows, h = x->shape[2], w = x->shape[3];
+
+    x = APPLY(PLUME_OP_RESHAPE, ARGS(2, (int64_t)rows, (int64_t)rest), x);
+    return APPLY(PLUME_OP_RESHAPE, ARGS(4, (int64_t)rows, CHANNELS, (int64_t)h, (int64_t)w), x);
+}
+
+static plume_tensor *step(struct images *s, plume_tensor *x)
+{
+    switch (below(s, 9)) {
+    case 0:
+        return convolve(s, x, 1, PLUME_RELU);
+    case 1:
+        return x->shape[2] < 4 ? x : convolve(s, x, 2, PLUME_IDENTITY);
+    case 2:
+        return normalize(s, x, below(s, 2) ? PLUME_RELU : PLUME_IDENTITY);
+    case 3:
+        return x->shape[2] < 4 ? x : APPLY(PLUME_OP_POOL2D, ARGS(2, 2, 0, (int64_t)below(s, 2)), x);
+    case 4:
+        return add(s, x, x);
+    case 5:
+        return turn(s, x);
+    case 6:
+        return APPLY(PLUME_OP_BINARY, ARGS(2), x, APPLY(PLUME_OP_UNARY, ARGS(PLUME_TANH), x));
+    default:
+        return block(s, x);
+    }
+}
+
+static plume_tensor *trace(struct images *s)
+{
+    plume_tensor *x = APPLY(PLUME_OP_CONV2D, ARGS(1, 1, 0), &s->net.t[X], &s->net.t[STEM]);
+
+    s->n_roots = 1;
+    for (size_t i = 1 + below(s, 4); i > 0; i--) {
+        if (below(s, 3) == 0)
+            x = normalize(s, x, PLUME_RELU);
+        x = step(s, x);
+        if (below(s, 5) == 0 && s->n_roots <= SHOWN_MAX)
+            s->roots[s->n_roots++] = x; /* as if a hook had asked for it */
+    }
+    x = APPLY(PLUME_OP_REDUCE, ARGS(2, 4, 0, 1), x);
+    return APPLY(PLUME_OP_CROSS_ENTROPY, ARGS(0), x, &s->net.t[LABELS]);
+}
+
+static void make_leaves(struct images *s, size_t in, size_t height, size_t width)
+{
+    struct net *net = &s->net;
+
+    leaf(net, PL_REAL_F32, 4, (size_t[]){BATCH, in, height, width});
+    leaf(net, PL_REAL_F32, 4, (size_t[]){CHANNELS, in, 3, 3});
+    leaf(net, PL_REAL_F32, 4, (size_t[]){CHANNELS, CHANNELS, 3, 3});
+    leaf(net, PL_REAL_F32, 4, (size_t[]){CHANNELS, CHANNELS, 1, 1});
+    leaf(net, PL_REAL_F32, 1, (size_t[]){CHANNELS});
+    leaf(net, PL_REAL_F32, 1, (size_t[]){CHANNELS});
+    for (int i = MEAN; i <= VARIANCE; i++) {
+        plume_tensor *t = leaf(net, PL_REAL_F32, 1, (size_t[]){CHANNELS});
+
+        t->wants_grad = t->is_param = false;
+    }
+    labels(net, BATCH, CHANNELS);
+    for (size_t i = 0; i < net->t[KERNEL].count; i++) /* sums of 72 stay small */
+        ((float *)net->t[KERNEL].data)[i] /= 6;
+    for (size_t i = 0; i < net->t[POINT].count; i++)
+        ((float *)net->t[POINT].data)[i] /= 2;
+}
+
+/* Returns the number of casts that norms do. */
+static size_t run(struct images *s, uint64_t seed, const struct how *how)
+{
+    struct pl_tape *tape = &s->net.tape;
+    struct pl_error err = {0};
+    size_t absorbed = 0;
+
+    *s = (struct images){.seed = seed};
+    pl_rng_init(&s->rng, seed, 4);
+    pl_tape_init(tape, fake_device(), PL_REAL_F32, true);
+    make_leaves(s, (size_t[]){1, 3, CHANNELS}[below(s, 3)], 2 + below(s, 5), 2 + below(s, 5));
+    tape->amp_dtype = how->low;
+    tape->amp_o2 = how->level == 2;
+    tape->amp_o3 = how->level == 3;
+    tape->no_reuse = !how->reuse;
+    tape->no_fuse = !how->fuse;
+    pl_tape_begin(tape);
+    s->roots[0] = trace(s);
+    pl_tape_end(tape);
+    assert_int_equal(pl_tape_prepare(tape, s->roots, s->n_roots, 1, NULL), 0);
+    memset(tape->memory, 0xff, tape->memory_bytes);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pl_tape_forward(tape, &err), 0);
+        assert_int_equal(
+            pl_tape_backward(
+                tape, &(struct pl_backward){.loss = s->roots[0], .seed = 1, .accumulate = i}, NULL),
+            0);
+    }
+    s->loss = on_device_scalar(s->roots[0]);
+    for (size_t i = 0; i < tape->n; i++)
+        absorbed += tape->nodes[i].at[0] != i;
+    return absorbed;
+}
+
+static double number(const plume_tensor *t, const void *p, size_t i)
+{
+    return pl_dtype_is_16bit(t->dtype)
+               ? (double)pl_f32_of_half(t->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16,
+                                        ((const uint16_t *)p)[i])
+               : (double)((const float *)p)[i];
+}
+
+/* Element (n, c, h, w) or [i], whatever the order in memory. */
+static size_t place(const plume_tensor *t, size_t i)
+{
+    size_t at = t->offset;
+
+    for (size_t d = t->rank; d-- > 0; i /= t->shape[d])
+        at += i % t->shape[d] * t->stride[d];
+    return at;
+}
+
+static void compare_tensor(const struct images *a,
+                           const plume_tensor *x,
+                           const void *at_x,
+                           const plume_tensor *y,
+                           const void *at_y,
+                           double tolerance,
+                           const char *what)
+{
+    double most = 0, apart = 0;
+
+    for (size_t i = 0; i < x->count; i++) {
+        double have = number(x, at_x, place(x, i)), want = number(y, at_y, place(y, i));
+
+        if (!isfinite(have) || !isfinite(want))
+            fail_msg("seed %d: %s has %g and %g", (int)a->seed, what, have, want);
+        most = fmax(most, fabs(want));
+        apart = fmax(apart, fabs(have - want));
+    }
+    if (apart > tolerance * most)
+        fail_msg("seed %d: %s is up to %g, and %g apart", (int)a->seed, what, most, apart);
+}
+
+/* tolerance: of the largest number of each tensor. */
+static void compare(const struct images *a, const struct images *b, double tolerance)
+{
+    char what[32];
+
+    for (size_t i = 0; i < a->net.n; i++) {
+        const plume_tensor *x = &a->net.t[i], *y = &b->net.t[i];
+        bool buffer = i == MEAN || i == VARIANCE;
+
+        if (i == LABELS)
+            continue;
+        snprintf(what, sizeof(what), "%s %zu", buffer ? "buffer" : "gradient", i);
+        compare_tensor(a, x, buffer ? x->data : x->grad, y, buffer ? y->data : y->grad, tolerance,
+                       what);
+    }
+    assert_int_equal(a->n_roots, b->n_roots);
+    for (size_t i = 0; i < a->n_roots; i++) {
+        const plume_tensor *x = a->roots[i], *y = b->roots[i];
+
+        snprintf(what, sizeof(what), "result %zu", i);
+        compare_tensor(a, x, pl_tensor_root((plume_tensor *)x)->data, y,
+                       pl_tensor_root((plume_tensor *)y)->data, tolerance, what);
+    }
+}
+
+static const struct how levels[] = {{.low = PLUME_BF16, .level = 1}, {.low = PLUME_F16, .level = 1},
+                                    {.low = PLUME_BF16, .level = 2}, {.low = PLUME_F16, .level = 2},
+                                    {.low = PLUME_BF16, .level = 3}, {.level = 0}};
+
+static void test_a_norm_does_casts(void **state)
+{
+    size_t absorbed = 0;
+
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct how plain = levels[seed % PL_COUNT(levels)], fused;
+        struct images a, b;
+
+        fused = plain;
+        fused.fuse = true;
+        fused.reuse = seed / 3 % 2;
+        absorbed += run(&a, seed, &fused);
+        assert_int_equal(run(&b, seed, &plain), 0);
+        compare(&a, &b, 0);
+        finish(&a.net);
+        finish(&b.net);
+    }
+    print_message("# %zu casts are done by norms\n", absorbed);
+    assert_true(absorbed > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_norm_does_casts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
