@@ -66,11 +66,12 @@ struct pl_matmul_args {
  * [out, in, kernel_h, kernel_w], b [out] or NULL, y [batch, out, pl_conv_size(height, ...),
  * pl_conv_size(width, ...)], dy like y; act is relu or none. Backward: dz = dy where relu passed,
  * else 0 (dy is not changed); dx, dw, db follow from dz. If there is no memory for scratch, the
- * outputs are NaN. */
+ * outputs are NaN. last: channels are last in memory, x [batch, height, width, in], w [out,
+ * kernel_h, kernel_w, in], y [batch, oh, ow, out], and so are dx, dw, dy. */
 struct pl_conv2d_args {
     size_t batch, in, height, width, out;
     size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
-    bool relu;
+    bool relu, last;
     bool dx_add, dw_add, db_add;
     const void *x, *w, *b, *dy;
     void *y; /* written forward, read backward if relu */
@@ -86,11 +87,12 @@ static inline size_t pl_conv_size(size_t size, size_t kernel, size_t stride, siz
 /* Pooling of each of `planes` [height, width] (batch times channels), windows as conv2d's; pad is
  * at most half the kernel, and kernel_h * kernel_w <= 256, so that no window is empty. max: y = the
  * window's maximum, ignoring the padding; a NaN wins, else the first of equals. which [planes, oh,
- * ow] is its tap, u * kernel_w + v. Backward: dx gets dy at that element. avg: y = sum over the
- * window / (kernel_h * kernel_w), padding counts as 0 (PyTorch's count_include_pad); which is not
- * used. x, dx [planes, height, width], y, dy [planes, oh, ow]. */
+ * ow, inner] is its tap, u * kernel_w + v. Backward: dx gets dy at that element. avg: y = sum over
+ * the window / (kernel_h * kernel_w), padding counts as 0 (PyTorch's count_include_pad); which is
+ * not used. x, dx [planes, height, width, inner], y, dy [planes, oh, ow, inner]: with inner above 1
+ * so many planes (channels that are last) lie between each other. */
 struct pl_pool2d_args {
-    size_t planes, height, width;
+    size_t planes, height, width, inner;
     size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
     bool dx_add;
     const void *x, *dy;

@@ -336,20 +336,32 @@ static void run(const struct pl_pool2d_args *a, void (*body)(void *ctx, size_t b
 
 void PL_CPU(max_pool2d_forward)(const struct pl_pool2d_args *a)
 {
-    run(a, max_forward);
+    if (a->inner > 1) /* no tape asks for it here */
+        pl_kernels_ref(PL_REAL_F32)->max_pool2d_forward(a);
+    else
+        run(a, max_forward);
 }
 
 void PL_CPU(max_pool2d_backward)(const struct pl_pool2d_args *a)
 {
-    run(a, max_backward);
+    if (a->inner > 1) /* no tape asks for it here */
+        pl_kernels_ref(PL_REAL_F32)->max_pool2d_backward(a);
+    else
+        run(a, max_backward);
 }
 
 void PL_CPU(avg_pool2d_forward)(const struct pl_pool2d_args *a)
 {
-    run(a, avg_forward);
+    if (a->inner > 1) /* no tape asks for it here */
+        pl_kernels_ref(PL_REAL_F32)->avg_pool2d_forward(a);
+    else
+        run(a, avg_forward);
 }
 
 void PL_CPU(avg_pool2d_backward)(const struct pl_pool2d_args *a)
 {
-    run(a, avg_backward);
+    if (a->inner > 1) /* no tape asks for it here */
+        pl_kernels_ref(PL_REAL_F32)->avg_pool2d_backward(a);
+    else
+        run(a, avg_backward);
 }

@@ -16,29 +16,53 @@ namespace pl_cuda
 namespace
 {
 
-/* Windows are numbered (image, i, j), taps (channel, u, v), positions of x (image, i, j). */
+/* Windows are numbered (image, i, j), taps (channel, u, v), or (u, v, channel) if channels are
+ * last, as in the weights; positions of x (image, i, j). */
 struct shape {
     size_t in, out, height, width, windows_h, windows_w, kernel_h, kernel_w;
     size_t stride_h, stride_w, pad_h, pad_w;
-    divider by_windows_h, by_windows_w, by_windows, by_kernel_h, by_kernel_w, by_kernel;
+    bool last;
+    divider by_in, by_windows_h, by_windows_w, by_windows, by_kernel_h, by_kernel_w, by_kernel;
     divider by_height, by_width, by_plane, by_stride_h, by_stride_w;
 
     shape(const struct pl_conv2d_args *a, size_t oh, size_t ow)
         : in(a->in), out(a->out), height(a->height), width(a->width), windows_h(oh), windows_w(ow),
           kernel_h(a->kernel_h), kernel_w(a->kernel_w), stride_h(a->stride_h),
-          stride_w(a->stride_w), pad_h(a->pad_h), pad_w(a->pad_w), by_windows_h(oh),
-          by_windows_w(ow), by_windows(oh * ow), by_kernel_h(a->kernel_h), by_kernel_w(a->kernel_w),
-          by_kernel(a->kernel_h * a->kernel_w), by_height(a->height), by_width(a->width),
-          by_plane(a->height * a->width), by_stride_h(a->stride_h), by_stride_w(a->stride_w)
+          stride_w(a->stride_w), pad_h(a->pad_h), pad_w(a->pad_w), last(a->last), by_in(a->in),
+          by_windows_h(oh), by_windows_w(ow), by_windows(oh * ow), by_kernel_h(a->kernel_h),
+          by_kernel_w(a->kernel_w), by_kernel(a->kernel_h * a->kernel_w), by_height(a->height),
+          by_width(a->width), by_plane(a->height * a->width), by_stride_h(a->stride_h),
+          by_stride_w(a->stride_w)
     {
     }
 
     /* The index of y's element of this window and output channel. */
     __device__ __forceinline__ size_t y_at(size_t window, size_t o) const
     {
-        size_t at, image = by_windows(window, &at);
+        size_t at, image;
 
+        if (last)
+            return window * out + o;
+        image = by_windows(window, &at);
         return (image * out + o) * windows_h * windows_w + at;
+    }
+
+    /* The channel, row and column of a tap; returns the channel. */
+    __device__ __forceinline__ size_t tap(size_t k, size_t *u, size_t *v) const
+    {
+        size_t c, rest;
+
+        if (!last)
+            return by_kernel_h(by_kernel_w(k, v), u);
+        rest = by_in(k, &c);
+        *u = by_kernel_w(rest, v);
+        return c;
+    }
+
+    __device__ __forceinline__ size_t x_at(size_t image, size_t c, size_t i, size_t j) const
+    {
+        return last ? ((image * height + i) * width + j) * in + c
+                    : ((image * in + c) * height + i) * width + j;
     }
 };
 
@@ -55,19 +79,19 @@ template <class T, bool TAPS> struct patches {
 
     __device__ __forceinline__ bool lines_near() const
     {
-        return !TAPS;
+        return TAPS == s.last;
     }
 
     __device__ __forceinline__ real<T> operator()(size_t, size_t line, size_t k) const
     {
         size_t oi, oj, u, v;
         size_t image = s.by_windows_h(s.by_windows_w(TAPS ? k : line, &oj), &oi);
-        size_t c = s.by_kernel_h(s.by_kernel_w(TAPS ? line : k, &v), &u);
+        size_t c = s.tap(TAPS ? line : k, &u, &v);
         size_t i = oi * s.stride_h + u - s.pad_h, j = oj * s.stride_w + v - s.pad_w;
 
         if (i >= s.height || j >= s.width) /* below 0 it wraps around */
             return 0;
-        return load(x, ((image * s.in + c) * s.height + i) * s.width + j);
+        return load(x, s.x_at(image, c, i, j));
     }
 };
 
@@ -88,7 +112,7 @@ template <class T> struct slopes {
 
     __device__ __forceinline__ bool lines_near() const
     {
-        return false;
+        return s.last;
     }
 
     __device__ __forceinline__ real<T> operator()(size_t, size_t o, size_t window) const
@@ -120,7 +144,7 @@ template <class T> struct slopes_over {
         oj = s.by_stride_w(j + s.pad_w - v, &between_w);
         if (between_h || between_w || oi >= s.windows_h || oj >= s.windows_w)
             return 0;
-        return dz(((image * s.out + o) * s.windows_h + oi) * s.windows_w + oj);
+        return dz(s.y_at((image * s.windows_h + oi) * s.windows_w + oj, o));
     }
 };
 
@@ -136,9 +160,9 @@ template <class T> struct weights_over {
 
     __device__ __forceinline__ real<T> operator()(size_t, size_t c, size_t k) const
     {
-        size_t tap, o = s.by_kernel(k, &tap);
+        size_t tap, o = s.by_kernel(k, &tap), kernel = s.kernel_h * s.kernel_w;
 
-        return load(w, (o * s.in + c) * s.kernel_h * s.kernel_w + tap);
+        return load(w, s.last ? (o * kernel + tap) * s.in + c : (o * s.in + c) * kernel + tap);
     }
 };
 
@@ -165,7 +189,7 @@ template <class T> struct dx_to {
     {
         size_t at, image = s.by_plane(place, &at);
 
-        put(dx, (image * s.in + c) * s.height * s.width + at, sum, add);
+        put(dx, s.last ? place * s.in + c : (image * s.in + c) * s.height * s.width + at, sum, add);
     }
 };
 

@@ -35,8 +35,8 @@ struct axis {
 
 struct shape {
     axis h, w;
-    size_t windows, places; /* of all planes */
-    divider by_windows_h, by_windows_w, by_height, by_width;
+    size_t windows, places, inner; /* of all planes */
+    divider by_inner, by_windows_h, by_windows_w, by_height, by_width;
 };
 
 shape shape_of(const struct pl_pool2d_args *a)
@@ -46,8 +46,10 @@ shape shape_of(const struct pl_pool2d_args *a)
 
     return {{a->height, oh, a->kernel_h, a->stride_h, a->pad_h},
             {a->width, ow, a->kernel_w, a->stride_w, a->pad_w},
-            a->planes * oh * ow,
-            a->planes * a->height * a->width,
+            a->planes * oh * ow * a->inner,
+            a->planes * a->height * a->width * a->inner,
+            a->inner,
+            divider(a->inner),
             divider(oh),
             divider(ow),
             divider(a->height),
@@ -63,14 +65,14 @@ template <class R> __device__ __forceinline__ bool wins(R x, R over)
 template <class T, bool MAX>
 __global__ void __launch_bounds__(THREADS) forward_kernel(shape s, const T *x, T *y, uint8_t *which)
 {
-    size_t k = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, plane;
+    size_t k = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, c, plane;
     unsigned taken = 0;
     bool any = false;
     real<T> result = 0;
 
     if (k >= s.windows)
         return;
-    plane = s.by_windows_h(s.by_windows_w(k, &j), &i);
+    plane = s.by_windows_h(s.by_windows_w(s.by_inner(k, &c), &j), &i);
     for (size_t u = 0; u < s.h.kernel; u++)
         for (size_t v = 0; v < s.w.kernel; v++) {
             size_t at_i = i * s.h.stride + u - s.h.pad, at_j = j * s.w.stride + v - s.w.pad;
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(THREADS) forward_kernel(shape s, const T *x, T
 
             if (at_i >= s.h.size || at_j >= s.w.size) /* below 0 it wraps around */
                 continue;
-            value = load(x, (plane * s.h.size + at_i) * s.w.size + at_j);
+            value = load(x, ((plane * s.h.size + at_i) * s.w.size + at_j) * s.inner + c);
             if (!MAX) {
                 result += value;
             } else if (!any || wins(value, result)) {
@@ -96,18 +98,18 @@ template <class T, bool MAX>
 __global__ void __launch_bounds__(THREADS)
     backward_kernel(shape s, const T *dy, const uint8_t *which, bool add, T *dx)
 {
-    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, plane, end_i, end_j;
+    size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, c, plane, end_i, end_j;
     real<T> taps = (real<T>)(s.h.kernel * s.w.kernel), sum;
 
     if (at >= s.places)
         return;
-    plane = s.by_height(s.by_width(at, &j), &i);
+    plane = s.by_height(s.by_width(s.by_inner(at, &c), &j), &i);
     end_i = s.h.end(i);
     end_j = s.w.end(j);
     sum = add ? load(dx, at) : 0;
     for (size_t wi = s.h.first(i); wi < end_i; wi++)
         for (size_t wj = s.w.first(j); wj < end_j; wj++) {
-            size_t k = (plane * s.h.windows + wi) * s.w.windows + wj;
+            size_t k = ((plane * s.h.windows + wi) * s.w.windows + wj) * s.inner + c;
             size_t u = i + s.h.pad - wi * s.h.stride, v = j + s.w.pad - wj * s.w.stride;
 
             if (!MAX)

@@ -8,6 +8,14 @@ struct at {
     size_t i, j;
 };
 
+/* Index into an image [n, channels, height, width], or [n, height, width, channels] if `last`. */
+static size_t index_of(
+    bool last, size_t n, size_t c, size_t i, size_t j, size_t channels, size_t height, size_t width)
+{
+    return last ? ((n * height + i) * width + j) * channels + c
+                : ((n * channels + c) * height + i) * width + j;
+}
+
 /* Calls f for each product of y's element: x's index, w's index. */
 #define EACH_TAP(a, at, ...)                                                                       \
     for (size_t c = 0; c < (a)->in; c++)                                                           \
@@ -17,8 +25,10 @@ struct at {
                 size_t j = (at).j * (a)->stride_w + v - (a)->pad_w;                                \
                                                                                                    \
                 if (i < (a)->height && j < (a)->width) { /* below 0 it wraps around */             \
-                    size_t xi = (((at).n * (a)->in + c) * (a)->height + i) * (a)->width + j;       \
-                    size_t wi = (((at).o * (a)->in + c) * (a)->kernel_h + u) * (a)->kernel_w + v;  \
+                    size_t xi =                                                                    \
+                        index_of((a)->last, (at).n, c, i, j, (a)->in, (a)->height, (a)->width);    \
+                    size_t wi = index_of((a)->last, (at).o, c, u, v, (a)->in, (a)->kernel_h,       \
+                                         (a)->kernel_w);                                           \
                                                                                                    \
                     __VA_ARGS__                                                                    \
                 }                                                                                  \
@@ -35,6 +45,12 @@ static struct at place(const struct pl_conv2d_args *a, size_t y)
     size_t h = pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h);
     size_t w = pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
 
+    if (a->last)
+        return (struct at){.n = y / (a->out * h * w),
+                           .o = y % a->out,
+                           .y = y,
+                           .i = y / a->out / w % h,
+                           .j = y / a->out % w};
     return (struct at){
         .n = y / (a->out * h * w), .o = y / (h * w) % a->out, .y = y, .i = y / w % h, .j = y % w};
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Images on a device of the emulated CUDA kernels, in random networks of convolutions and batch
- * norms: what a norm's kernel does on the way (tape_fuse.c) changes no bit. */
+ * norms: what a norm's kernel does on the way (tape_fuse.c) changes no bit, and channels that are
+ * last in memory change only the order of sums. */
 #include "kernels/cuda/cuda.h"
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine/engine_net.h"
@@ -26,7 +27,7 @@ static struct pl_device *fake_device(void)
 }
 
 struct how {
-    bool fuse, reuse;
+    bool fuse, reuse, last;
     enum plume_dtype low;
     int level; /* of --amp-level */
 };
@@ -191,6 +192,7 @@ static size_t run(struct images *s, uint64_t seed, const struct how *how)
     tape->amp_o3 = how->level == 3;
     tape->no_reuse = !how->reuse;
     tape->no_fuse = !how->fuse;
+    tape->channels_last = how->last;
     pl_tape_begin(tape);
     s->roots[0] = trace(s);
     pl_tape_end(tape);
@@ -286,6 +288,7 @@ static void test_a_norm_does_casts(void **state)
         struct how plain = levels[seed % PL_COUNT(levels)], fused;
         struct images a, b;
 
+        plain.last = seed / PL_COUNT(levels) % 2;
         fused = plain;
         fused.fuse = true;
         fused.reuse = seed / 3 % 2;
@@ -299,10 +302,73 @@ static void test_a_norm_does_casts(void **state)
     assert_true(absorbed > 10);
 }
 
+static void test_channels_last_are_the_same_images(void **state)
+{
+    size_t last = 0;
+
+    for (uint64_t seed = 100; seed < 112; seed++) {
+        struct how rows = levels[seed % PL_COUNT(levels)], channels;
+        struct images a, b;
+
+        rows.fuse = rows.reuse = true;
+        channels = rows;
+        channels.last = true;
+        run(&a, seed, &channels);
+        run(&b, seed, &rows);
+        for (size_t i = 0; i < a.net.tape.n; i++) {
+            last += a.net.tape.nodes[i].out->channels_last;
+            assert_true(rows.level || !a.net.tape.nodes[i].out->channels_last);
+        }
+        for (size_t i = 0; i < b.net.tape.n; i++)
+            assert_false(b.net.tape.nodes[i].out->channels_last);
+        compare(&a, &b, rows.level == 0 ? 0 : rows.low == PLUME_F16 ? 0.02 : 0.1);
+        finish(&a.net);
+        finish(&b.net);
+    }
+    assert_true(last > 40);
+}
+
+static size_t count_copies(const struct pl_tape *tape)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < tape->n; i++)
+        n += strcmp(tape->nodes[i].op->name, "copy") == 0;
+    return n;
+}
+
+/* Between the convolutions of a chain nothing is transposed: only the image, the weights of 3x3,
+ * and the result are. */
+static void test_a_chain_stays_as_it_is(void **state)
+{
+    struct images one = {.seed = 0}, *s = &one;
+    struct pl_tape *tape = &s->net.tape;
+    plume_tensor *x, *h;
+
+    pl_tape_init(tape, fake_device(), PL_REAL_F32, true);
+    make_leaves(s, CHANNELS, 5, 4);
+    tape->amp_dtype = PLUME_BF16;
+    tape->channels_last = true;
+    pl_tape_begin(tape);
+    x = APPLY(PLUME_OP_CONV2D, ARGS(1, 1, 0), &s->net.t[X], &s->net.t[KERNEL]);
+    h = normalize(s, x, PLUME_RELU);
+    h = APPLY(PLUME_OP_CONV2D, ARGS(1, 0, 0), h, &s->net.t[POINT]);
+    h = relu(s, add(s, normalize(s, h, PLUME_IDENTITY), x));
+    h = APPLY(PLUME_OP_CONV2D, ARGS(1, 1, PLUME_RELU), h, &s->net.t[KERNEL]);
+    assert_true(h->channels_last);
+    assert_int_equal(count_copies(tape), 2);
+    h = APPLY(PLUME_OP_REDUCE, ARGS(2, 4, 0, 1), h);
+    pl_tape_end(tape);
+    assert_int_equal(count_copies(tape), 3);
+    finish(&s->net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_norm_does_casts),
+        cmocka_unit_test(test_channels_last_are_the_same_images),
+        cmocka_unit_test(test_a_chain_stays_as_it_is),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

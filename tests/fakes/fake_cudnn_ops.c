@@ -13,6 +13,7 @@
 struct cudnnTensorStruct {
     cudnnDataType_t type;
     int dims[4];
+    int last; /* channels are last in memory */
 };
 
 size_t cudnnGetVersion(void)
@@ -71,8 +72,8 @@ cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t t,
                                          int h,
                                          int w)
 {
-    assert_int_equal(format, CUDNN_TENSOR_NCHW);
-    *t = (struct cudnnTensorStruct){type, {n, c, h, w}};
+    assert_true(format == CUDNN_TENSOR_NCHW || format == CUDNN_TENSOR_NHWC);
+    *t = (struct cudnnTensorStruct){type, {n, c, h, w}, format == CUDNN_TENSOR_NHWC};
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -104,6 +105,7 @@ cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle,
 {
     int inner = at_c->dims[2] * at_c->dims[3], n = at_c->dims[0] * at_c->dims[1] * inner;
 
+    inner = at_c->last ? 1 : inner;
     assert_int_equal(at_a->dims[0] * at_a->dims[2] * at_a->dims[3], 1);
     assert_int_equal(at_a->dims[1], at_c->dims[1]);
     for (int i = 0; i < n; i++)

@@ -85,8 +85,8 @@ ARRAYS_DECLARE(conv2d)
 
 ARRAYS_DECLARE(pool2d)
 {
-    size_t x = a->planes * a->height * a->width;
-    size_t y = a->planes * pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
+    size_t x = a->planes * a->height * a->width * a->inner;
+    size_t y = a->planes * a->inner * pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
                pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
 
     IN(x, x), IN(dy, y), RAW(which, y, "max_pool2d_forward"), FORWARD(y, y), BACKWARD(dx, x);

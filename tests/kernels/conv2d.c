@@ -64,13 +64,15 @@ static void one(const struct pl_kernels *ref,
     double mx = largest(x, n_x), mw = largest(w, n_w), md = largest(dy, n_y);
 
     a.relu = check_random(2);
+    a.last = check_random(3) == 0;
     a.dx_add = check_random(2);
     a.dw_add = check_random(2);
     a.db_add = check_random(2);
     check_case("conv2d x %zux%zux%zux%zu out %zu kernel %zux%zu stride %zux%zu pad %zux%zu relu %d "
-               "add %d%d%d fill %d",
+               "last %d add %d%d%d fill %d",
                s->batch, s->in, s->height, s->width, s->out, s->kernel_h, s->kernel_w, s->stride_h,
-               s->stride_w, s->pad_h, s->pad_w, a.relu, a.dx_add, a.dw_add, a.db_add, (int)fill);
+               s->stride_w, s->pad_h, s->pad_w, a.relu, a.last, a.dx_add, a.dw_add, a.db_add,
+               (int)fill);
     a.x = x;
     a.w = w;
     a.b = check_random(2) ? check_floats(s->out, fill) : NULL;

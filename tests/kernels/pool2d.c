@@ -6,7 +6,7 @@
 
 static size_t windows(const struct pl_pool2d_args *a)
 {
-    return a->planes * pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
+    return a->planes * a->inner * pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
            pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
 }
 
@@ -15,6 +15,7 @@ static struct pl_pool2d_args random_shape(void)
     struct pl_pool2d_args a = {.planes = 1 + check_random(5),
                                .height = 1 + check_random(20),
                                .width = 1 + check_random(40),
+                               .inner = check_random(3) ? 1 : 1 + check_random(9),
                                .kernel_h = 2,
                                .kernel_w = 2,
                                .stride_h = 2,
@@ -37,16 +38,16 @@ static struct pl_pool2d_args random_shape(void)
 static void one(const struct pl_kernels *ref, const struct pl_kernels *got, enum fill fill)
 {
     struct pl_pool2d_args a = random_shape(), g;
-    size_t n_x = a.planes * a.height * a.width, n_y = windows(&a);
+    size_t n_x = a.planes * a.height * a.width * a.inner, n_y = windows(&a);
     size_t taps = a.kernel_h * a.kernel_w;
     float *y = check_floats(n_y, FILL_RANDOM), *y2 = check_floats(n_y, FILL_RANDOM);
     float *dx = check_floats(n_x, FILL_RANDOM), *dx2 = check_copy(dx, n_x);
     uint8_t *which = (uint8_t *)check_labels(n_y / 4 + 1, 1);
     uint8_t *which2 = (uint8_t *)check_labels(n_y / 4 + 1, 1);
 
-    check_case("pool2d %zux%zux%zu kernel %zux%zu stride %zux%zu pad %zux%zu add %d fill %d",
-               a.planes, a.height, a.width, a.kernel_h, a.kernel_w, a.stride_h, a.stride_w, a.pad_h,
-               a.pad_w, a.dx_add, (int)fill);
+    check_case("pool2d %zux%zux%zux%zu kernel %zux%zu stride %zux%zu pad %zux%zu add %d fill %d",
+               a.planes, a.height, a.width, a.inner, a.kernel_h, a.kernel_w, a.stride_h, a.stride_w,
+               a.pad_h, a.pad_w, a.dx_add, (int)fill);
     a.x = check_floats(n_x, fill);
     a.dy = check_floats(n_y, FILL_RANDOM);
     a.y = y;
@@ -111,7 +112,7 @@ void check_gradients(const struct pl_kernels *f64)
         g.args.planes = 2;
         g.args.height = PL_MIN(g.args.height, (size_t)9);
         g.args.width = PL_MIN(g.args.width, (size_t)9);
-        n_x = g.args.planes * g.args.height * g.args.width;
+        n_x = g.args.planes * g.args.height * g.args.width * g.args.inner;
         n_y = windows(&g.args);
         x = check_doubles(n_x);
         dx = check_doubles(n_x);

@@ -72,9 +72,10 @@ struct pl_device_options {
 struct pl_device_graph; /* defined by the backend */
 
 struct pl_device_ops {
-    unsigned version; /* PL_DEVICE_VERSION */
-    const char *name; /* "cpu", "cuda" */
-    bool host;        /* memory is the host's: any code may follow the pointers */
+    unsigned version;   /* PL_DEVICE_VERSION */
+    const char *name;   /* "cpu", "cuda" */
+    bool host;          /* memory is the host's: any code may follow the pointers */
+    bool channels_last; /* 16-bit convolutions are faster with the channels last */
 
     /* Number of devices that this process sees, at least 1. -ENODEV says in one line what is
      * missing (a driver, a device). */

@@ -88,6 +88,21 @@ bool pl_tensor_is_dense(const plume_tensor *t)
     return true;
 }
 
+void pl_tensor_set_channels_last(plume_tensor *t)
+{
+    t->channels_last = true;
+    t->stride[1] = 1;
+    t->stride[3] = t->shape[1];
+    t->stride[2] = t->shape[1] * t->shape[3];
+    t->stride[0] = t->shape[1] * t->shape[3] * t->shape[2];
+}
+
+bool pl_tensor_fits_channels_last(const plume_tensor *t)
+{
+    return t->channels_last || (t->rank == 4 && pl_tensor_is_dense(t) &&
+                                (t->shape[1] == 1 || t->shape[2] * t->shape[3] == 1));
+}
+
 static void *at(const plume_tensor *root, void *memory, size_t offset)
 {
     return memory ? (char *)memory + offset * pl_dtype_size(root->dtype) : NULL;

@@ -21,6 +21,7 @@ struct plume_tensor {
     void *grad;         /* same count and dtype; NULL if no gradient is wanted */
     plume_tensor *base; /* NULL, or the tensor that this is a view of (never itself a view) */
     size_t offset;      /* of a view, in elements */
+    bool channels_last; /* four dimensions, in memory in the order 0, 2, 3, 1; never a view */
     bool wants_grad;
     bool is_param;              /* grad lies in the gradient arena */
     unsigned number;            /* of a parameter or buffer, from 1; 0 otherwise */
@@ -45,8 +46,14 @@ bool pl_dtype_is_16bit(enum plume_dtype dtype);
 /* "f32"; "?" for no dtype. */
 const char *pl_dtype_name(enum plume_dtype dtype);
 
+/* Gives a tensor of four dimensions, which has no memory yet, channels last. */
+void pl_tensor_set_channels_last(plume_tensor *t);
+
 /* True if the elements are contiguous in row-major order. */
 bool pl_tensor_is_dense(const plume_tensor *t);
+
+/* True if the elements are contiguous in the order that channels last have. */
+bool pl_tensor_fits_channels_last(const plume_tensor *t);
 
 /* The tensor whose memory this is: t itself or its base. */
 static inline plume_tensor *pl_tensor_root(plume_tensor *t)

@@ -13,9 +13,9 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
     bool training = c->tape->want_grad, x_half = f->x != x;
 
     return (struct pl_batchnorm_args){
-        .batch = x->shape[0],
+        .batch = x->channels_last ? x->count / channels : x->shape[0],
         .channels = channels,
-        .inner = x->count / (x->shape[0] * channels),
+        .inner = x->channels_last ? 1 : x->count / (x->shape[0] * channels),
         .eps = c->attr->f[0],
         .momentum = c->attr->f[1],
         .training = training,
@@ -107,6 +107,7 @@ static double batchnorm_bytes(const struct pl_node *node, bool backward)
 
 static const struct pl_op op_batchnorm = {
     .name = "batchnorm",
+    .layout = PL_LAYOUT_IMAGES,
     .fuses = true,
     .casts = true,
     .bytes = batchnorm_bytes,

@@ -37,6 +37,7 @@ static double one_flop(const struct pl_node *node, bool backward)
 
 static const struct pl_op op_relu = {
     .name = "relu",
+    .layout = PL_LAYOUT_EACH,
     .needs = PL_NEEDS_OUT,
     .forward = relu_forward,
     .backward = relu_backward,
@@ -78,6 +79,7 @@ static double ten_flops(const struct pl_node *node, bool backward)
 
 static const struct pl_op op_unary = {
     .name = "activation",
+    .layout = PL_LAYOUT_EACH,
     .needs = PL_NEEDS_IN(0),
     .forward = unary_forward,
     .backward = unary_backward,
@@ -155,6 +157,7 @@ static bool is_sum(const struct pl_node *node)
 static const struct pl_op op_sum_of_two = {
     /* add and sub: backward reads no input */
     .name = "add",
+    .layout = PL_LAYOUT_EACH,
     .forward = binary_forward,
     .backward = binary_backward,
     .same_grad = sum_same_grad,
@@ -165,6 +168,7 @@ static const struct pl_op op_sum_of_two = {
 
 static const struct pl_op op_product_of_two = {
     .name = "mul",
+    .layout = PL_LAYOUT_EACH,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .forward = binary_forward,
     .backward = binary_backward,

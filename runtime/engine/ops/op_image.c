@@ -24,6 +24,7 @@ static struct pl_conv2d_args conv_args(const struct pl_call *c)
         .pad_h = (size_t)c->attr->i[PAD_H],
         .pad_w = (size_t)c->attr->i[PAD_W],
         .relu = c->attr->i[REST] == PLUME_RELU,
+        .last = c->node->out->channels_last,
         .dx_add = c->add[0],
         .dw_add = c->add[1],
         .db_add = bias && c->add[2],
@@ -65,6 +66,7 @@ static double conv_flops(const struct pl_node *node, bool backward)
 
 static const struct pl_op op_conv = {
     .name = "conv2d",
+    .layout = PL_LAYOUT_CONV,
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .product = true,
@@ -75,6 +77,7 @@ static const struct pl_op op_conv = {
 
 static const struct pl_op op_conv_relu = {
     .name = "conv2d",
+    .layout = PL_LAYOUT_CONV,
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
     .product = true,
@@ -140,7 +143,8 @@ static struct pl_pool2d_args pool_args(const struct pl_call *c)
     size_t kernel = (size_t)c->attr->i[REST];
 
     return (struct pl_pool2d_args){
-        .planes = x->shape[0] * x->shape[1],
+        .planes = x->channels_last ? x->shape[0] : x->shape[0] * x->shape[1],
+        .inner = x->channels_last ? x->shape[1] : 1,
         .height = x->shape[2],
         .width = x->shape[3],
         .kernel_h = kernel,
@@ -196,6 +200,7 @@ static double pool_flops(const struct pl_node *node, bool backward)
 
 static const struct pl_op op_max_pool = {
     .name = "max_pool2d",
+    .layout = PL_LAYOUT_IMAGES,
     .forward = max_forward,
     .backward = max_backward,
     .flops = pool_flops,
@@ -203,6 +208,7 @@ static const struct pl_op op_max_pool = {
 
 static const struct pl_op op_avg_pool = {
     .name = "avg_pool2d",
+    .layout = PL_LAYOUT_IMAGES,
     .forward = avg_forward,
     .backward = avg_backward,
     .flops = pool_flops,

@@ -6,8 +6,10 @@
 
 void pl_tape_init(struct pl_tape *tape, struct pl_device *dev, enum pl_real real, bool want_grad)
 {
-    *tape = (struct pl_tape){
-        .dev = dev, .kernels = dev->ops->kernels(dev, real), .want_grad = want_grad};
+    *tape = (struct pl_tape){.dev = dev,
+                             .kernels = dev->ops->kernels(dev, real),
+                             .want_grad = want_grad,
+                             .channels_last = dev->ops->channels_last};
 }
 
 void pl_tape_finish(struct pl_tape *tape)
@@ -52,7 +54,7 @@ static bool same(const struct pl_node *node, const struct pl_apply *what, enum p
 
     if (node->op != what->op || node->n_in != what->n_in || out->dtype != dtype ||
         memcmp(&node->attr, &what->attr, sizeof(node->attr)) != 0 || out->rank != what->rank ||
-        memcmp(out->shape, what->shape, bytes) != 0)
+        out->channels_last != what->channels_last || memcmp(out->shape, what->shape, bytes) != 0)
         return false;
     if (what->op->view && (memcmp(out->stride, what->stride, bytes) != 0 ||
                            out->offset != what->offset + what->in[0]->offset))
@@ -174,6 +176,8 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
     }
     if (what->op->view)
         set_view(out, what);
+    if (what->channels_last)
+        pl_tensor_set_channels_last(out);
     out->tape = tape;
     out->node = tape->n;
     node.out = out;
@@ -204,15 +208,21 @@ static int trace(struct pl_tape *tape,
     return 0;
 }
 
-/* copy: makes a tensor dense, or gives a tensor that is used twice a second gradient; also converts
- * types that cast cannot */
+/* copy: makes a tensor dense or gives it another order, or gives a tensor that is used twice a
+ * second gradient; also converts types that cast cannot */
 
 _Static_assert(PLUME_RANK_MAX <= PL_COPY_RANK, "any tensor can be copied");
 
-/* Copies from (forward) or to (backward) the tensor's strided elements; the other side is dense. */
+static bool same_order(const plume_tensor *a, const plume_tensor *b)
+{
+    return (pl_tensor_is_dense(a) && pl_tensor_is_dense(b)) ||
+           (a->channels_last && b->channels_last);
+}
+
+/* Copies from (forward) or to (backward) the tensor's strided elements. */
 static void copy(const struct pl_call *call, bool back)
 {
-    const plume_tensor *t = call->node->in[0];
+    const plume_tensor *t = call->node->in[0], *out = call->node->out;
     struct pl_copy_args a = {
         .rank = 1,
         .shape = {t->count},
@@ -224,13 +234,11 @@ static void copy(const struct pl_call *call, bool back)
         .dst = back ? call->in_grad[0] : call->out,
     };
 
-    if (!pl_tensor_is_dense(t)) {
+    if (!same_order(t, out)) {
         a.rank = t->rank;
         memcpy(a.shape, t->shape, t->rank * sizeof(*t->shape));
-        for (size_t d = t->rank, step = 1; d-- > 0; step *= t->shape[d]) {
-            a.src_stride[d] = back ? step : t->stride[d];
-            a.dst_stride[d] = back ? t->stride[d] : step;
-        }
+        memcpy(a.src_stride, (back ? out : t)->stride, t->rank * sizeof(*t->stride));
+        memcpy(a.dst_stride, (back ? t : out)->stride, t->rank * sizeof(*t->stride));
     }
     call->k->copy(&a);
 }
@@ -311,17 +319,24 @@ bool pl_tape_is_cast(const struct pl_node *node)
 
 static bool can_cast(const plume_tensor *t, enum plume_dtype dtype)
 {
-    return pl_tensor_is_dense(t) && ((t->dtype == PLUME_F32 && pl_dtype_is_16bit(dtype)) ||
-                                     (pl_dtype_is_16bit(t->dtype) && dtype == PLUME_F32));
+    return (pl_tensor_is_dense(t) || t->channels_last) &&
+           ((t->dtype == PLUME_F32 && pl_dtype_is_16bit(dtype)) ||
+            (pl_dtype_is_16bit(t->dtype) && dtype == PLUME_F32));
 }
 
-static int
-copy_of(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_error *err)
+/* A copy of another type, in the same order; or of the same type, dense or with channels last. */
+static int copy_of(struct pl_tape *tape,
+                   plume_tensor **t,
+                   enum plume_dtype dtype,
+                   bool channels_last,
+                   struct pl_error *err)
 {
-    struct pl_apply what = {.op = can_cast(*t, dtype) ? &op_cast : &op_copy,
+    bool cast = can_cast(*t, dtype);
+    struct pl_apply what = {.op = cast ? &op_cast : &op_copy,
                             .in = (plume_tensor *[]){*t},
                             .n_in = 1,
-                            .rank = (*t)->rank};
+                            .rank = (*t)->rank,
+                            .channels_last = cast ? (*t)->channels_last : channels_last};
 
     memcpy(what.shape, (*t)->shape, sizeof(what.shape));
     return trace(tape, &what, dtype, t, err);
@@ -349,7 +364,22 @@ cast(struct pl_tape *tape, plume_tensor **t, enum plume_dtype dtype, struct pl_e
             return 0;
         }
     }
-    return copy_of(tape, t, dtype, err);
+    return copy_of(tape, t, dtype, false, err);
+}
+
+/* A copy with channels last; all uses share it. */
+static int put_channels_last(struct pl_tape *tape, plume_tensor **t, struct pl_error *err)
+{
+    for (size_t i = 0; i < tape->cursor; i++) {
+        const struct pl_node *node = &tape->nodes[i];
+
+        if (node->op == &op_copy && node->in[0] == *t && node->out->channels_last &&
+            node->out->dtype == (*t)->dtype) {
+            *t = node->out;
+            return 0;
+        }
+    }
+    return copy_of(tape, t, (*t)->dtype, true, err);
 }
 
 static bool wider(enum plume_dtype a, enum plume_dtype b)
@@ -387,6 +417,40 @@ static bool overlap(plume_tensor *a, plume_tensor *b)
            b->offset < a->offset + a->count;
 }
 
+/* True if the op gets, and makes, channels that are last. */
+static bool
+has_channels_last(const struct pl_tape *tape, const struct pl_apply *what, enum plume_dtype dtype)
+{
+    bool any = false;
+
+    switch (what->op->layout) {
+    case PL_LAYOUT_CONV:
+        return tape->channels_last && pl_dtype_is_16bit(dtype) &&
+               what->shape[1] % PL_CHANNELS_LAST == 0;
+    case PL_LAYOUT_IMAGES:
+        return what->in[0]->channels_last;
+    case PL_LAYOUT_EACH:
+        for (size_t i = 0; i < what->n_in; i++) {
+            const plume_tensor *in = what->in[i];
+
+            if (!in || in->rank != what->rank ||
+                memcmp(in->shape, what->shape, in->rank * sizeof(*in->shape)) != 0)
+                return false;
+            any |= in->channels_last;
+        }
+        return any;
+    case PL_LAYOUT_DENSE:
+        break;
+    }
+    return false;
+}
+
+/* True if input i has the order of the output. */
+static bool is_ordered(const struct pl_op *op, size_t i)
+{
+    return op->layout == PL_LAYOUT_EACH || i == 0 || (op->layout == PL_LAYOUT_CONV && i == 1);
+}
+
 /* Casts or copies in[] to what the op accepts. */
 static int prepare(struct pl_tape *tape,
                    const struct pl_apply *what,
@@ -394,6 +458,8 @@ static int prepare(struct pl_tape *tape,
                    plume_tensor **in,
                    struct pl_error *err)
 {
+    bool last;
+
     int r = 0;
 
     for (size_t i = 0; i < what->n_in && r == 0; i++) {
@@ -403,12 +469,16 @@ static int prepare(struct pl_tape *tape,
             !(what->op->state_inputs & PL_NEEDS_IN(i)) &&
             !(dtype == PLUME_F32 && table_reading(tape, what->op, in[i], i)))
             r = cast(tape, &in[i], dtype, err);
-        else if (!what->op->strided && !what->op->view && !pl_tensor_is_dense(in[i]))
-            r = copy_of(tape, &in[i], in[i]->dtype, err);
+        last = what->channels_last && is_ordered(what->op, i);
+        if (r == 0 && last && !pl_tensor_fits_channels_last(in[i]))
+            r = put_channels_last(tape, &in[i], err);
+        else if (r == 0 && !last && !what->op->strided && !what->op->view &&
+                 !pl_tensor_is_dense(in[i]))
+            r = copy_of(tape, &in[i], in[i]->dtype, false, err);
         /* Kernels write the gradients of their inputs in any order. */
         for (size_t k = 0; k < i && r == 0; k++)
             if (in[k] && in[i]->wants_grad && tape->want_grad && overlap(in[k], in[i]))
-                r = copy_of(tape, &in[i], in[i]->dtype, err);
+                r = copy_of(tape, &in[i], in[i]->dtype, last, err);
     }
     return r;
 }
@@ -428,7 +498,8 @@ int pl_tape_apply(struct pl_tape *tape,
                             PL_NODE_INPUTS_MAX);
     if (what->n_in) /* arange has no inputs, and in is NULL */
         memcpy(in, what->in, what->n_in * sizeof(*in));
-    r = prepare(tape, what, dtype, in, err);
+    fitting.channels_last = has_channels_last(tape, what, dtype);
+    r = prepare(tape, &fitting, dtype, in, err);
     if (r < 0)
         return r;
     if (!out)
@@ -439,7 +510,7 @@ int pl_tape_apply(struct pl_tape *tape,
 
 int pl_tape_dense(struct pl_tape *tape, plume_tensor **t, struct pl_error *err)
 {
-    return pl_tensor_is_dense(*t) ? 0 : copy_of(tape, t, (*t)->dtype, err);
+    return pl_tensor_is_dense(*t) ? 0 : copy_of(tape, t, (*t)->dtype, false, err);
 }
 
 void pl_tape_end(struct pl_tape *tape)

@@ -126,8 +126,22 @@ enum pl_split_kind {
     PL_SPLIT_TURN,  /* the same, one input of the output's shape */
 };
 
+/* The order in memory of an op's tensors. */
+enum pl_layout {
+    PL_LAYOUT_DENSE,  /* row-major */
+    PL_LAYOUT_EACH,   /* element by element: any that all have */
+    PL_LAYOUT_IMAGES, /* in[0] and the output have the same, channels last or row-major; all else is
+                         row-major */
+    PL_LAYOUT_CONV,   /* in 16 bits in[0], in[1] and the output have channels last, where the tape
+                         wants it and the output's channels are a multiple of PL_CHANNELS_LAST */
+};
+
+/* What tensor cores take at a time. */
+#define PL_CHANNELS_LAST 8
+
 struct pl_op {
     const char *name;
+    enum pl_layout layout;
     enum pl_cast_class cast;
     bool view;             /* the output is a view of input 0: nothing runs */
     bool raw;              /* takes 16-bit tensors as they are, with the tape's own table */
@@ -196,6 +210,7 @@ struct pl_apply {
      * of statistics (pl_real_of_stats()). */
     size_t saved_bytes, saved_reals, saved_stats;
     size_t scratch_bytes; /* needed while the op runs */
+    bool channels_last;   /* of the output; set by pl_tape_apply() */
 };
 
 /* Gives leaves their memory while a tape runs. Node i of n runs forward at position i, and backward
@@ -241,10 +256,11 @@ struct pl_tape {
     bool no_reuse;                /* no memory is shared: a check of the plan */
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
     bool no_fuse;                 /* each node runs by itself: a check of the plan */
-    size_t chunk;    /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
-    bool recompute;  /* backward computes again what it needs, where that saves memory; without
-                        graphs */
-    size_t segments; /* of recomputation; 0: the plan chooses. 1: nothing is computed again */
+    size_t chunk; /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
+    bool channels_last; /* 16-bit convolutions have their channels last */
+    bool recompute;     /* backward computes again what it needs, where that saves memory; without
+                           graphs */
+    size_t segments;    /* of recomputation; 0: the plan chooses. 1: nothing is computed again */
     struct pl_tape_again *again; /* NULL: nothing is */
     /* Sums n doubles over ranks in place, for synchronised batch norm; NULL: this rank only. */
     int (*allreduce)(void *ctx, double *sums, size_t n);

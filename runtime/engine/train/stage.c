@@ -47,8 +47,11 @@ int pl_lane_init(const struct pl_stage *s,
 
             pl_tape_init(traced, tape->dev, ctx->params.real, train);
             pl_precision_tape(s->options, traced);
+            traced->channels_last = false;
             tape->peers = ctx->split->peers;
         }
+        if (ctx->split || lane->parts.n_tapes > 1) /* what passes between tapes is row-major */
+            tape->channels_last = false;
         tape->recompute = train && s->options->recompute;
         tape->graphs = s->options->graphs && !tape->recompute;
         if (s->options->sync_batchnorm && train && ctx->copies->size > 1) {

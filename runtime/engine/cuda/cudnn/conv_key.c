@@ -45,6 +45,7 @@ bool pl_conv_key_of(const struct pl_conv2d_args *args,
         .real = (uint8_t)real,
         .pass = (uint8_t)pass,
         .tf32 = tf32 && real == PL_REAL_F32,
+        .last = args->last,
         .align_x = alignment(x),
         .align_w = alignment(w),
         .align_y = alignment(pass == PL_CONV_FORWARD ? args->y : dz),
@@ -69,6 +70,13 @@ void pl_conv_shape(const struct pl_conv_key *key,
     memcpy(ret_dims, dims, 4 * sizeof(*dims));
     if (which == PL_CONV_B)
         ret_dims[0] = ret_dims[2] = ret_dims[3] = 1;
+    if (key->last) {
+        ret_strides[1] = 1;
+        ret_strides[3] = ret_dims[1];
+        ret_strides[2] = ret_strides[3] * ret_dims[3];
+        ret_strides[0] = ret_strides[2] * ret_dims[2];
+        return;
+    }
     ret_strides[3] = 1;
     for (size_t i = 3; i > 0; i--)
         ret_strides[i - 1] = ret_strides[i] * ret_dims[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The key of convolutions' plans: everything that decides which engine is best, and no addresses.
- * Pure functions. Arrays are dense, in the order of pl_conv2d_args (NCHW, weights KCRS); strides
- * describe this to cuDNN. */
+ * Pure functions. Arrays are dense, in the order of pl_conv2d_args (NCHW, weights KCRS; or NHWC and
+ * KRSC if channels are last); strides describe this to cuDNN. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_CUDNN_CONV_KEY_H
 #define PL_RUNTIME_ENGINE_CUDA_CUDNN_CONV_KEY_H
 
@@ -36,7 +36,8 @@ struct pl_conv_key {
     uint8_t tf32;                      /* f32 may be rounded to tf32 */
     uint8_t align_x, align_w, align_y; /* exponents of bytes, at most 8 */
     uint8_t align_b;
-    uint8_t zero[6];
+    uint8_t last; /* channels are last */
+    uint8_t zero[5];
 };
 
 /* The pass of these arguments; backward, dz takes the place of y. Returns false if cuDNN cannot do

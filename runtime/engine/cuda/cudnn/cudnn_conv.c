@@ -186,13 +186,14 @@ static void describe_conv(const void *of, char text[PL_DNN_TEXT])
 
     snprintf(
         text, PL_DNN_TEXT,
-        "%s convolution%s%s%s, x %lldx%lldx%lldx%lld, w %lldx%lldx%lldx%lld, stride %lldx%lld, "
+        "%s convolution%s%s%s%s, x %lldx%lldx%lldx%lld, w %lldx%lldx%lldx%lld, stride %lldx%lld, "
         "padding %lldx%lld",
         pl_cuda_real_name((enum pl_real)k->real), k->bias ? " + bias" : "",
-        k->relu ? " + relu" : "", passes_text[k->pass], (long long)k->x[0], (long long)k->x[1],
-        (long long)k->x[2], (long long)k->x[3], (long long)k->w[0], (long long)k->w[1],
-        (long long)k->w[2], (long long)k->w[3], (long long)k->stride[0], (long long)k->stride[1],
-        (long long)k->pad[0], (long long)k->pad[1]);
+        k->relu ? " + relu" : "", passes_text[k->pass], k->last ? ", channels last" : "",
+        (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
+        (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3],
+        (long long)k->stride[0], (long long)k->stride[1], (long long)k->pad[0],
+        (long long)k->pad[1]);
 }
 
 /* Bias and relu can be passes of their own. */
@@ -237,7 +238,7 @@ describe(cudnnTensorDescriptor_t *ret, const struct pl_conv_key *key, enum pl_co
     pl_conv_shape(key, which, d, strides);
     return r != CUDNN_STATUS_SUCCESS
                ? r
-               : cudnnSetTensor4dDescriptor(*ret, CUDNN_TENSOR_NCHW,
+               : cudnnSetTensor4dDescriptor(*ret, key->last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
                                             (cudnnDataType_t)pl_cudnn_type(key), (int)d[0],
                                             (int)d[1], (int)d[2], (int)d[3]);
 }

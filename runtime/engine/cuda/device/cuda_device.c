@@ -533,6 +533,7 @@ static const struct pl_device_ops ops = {
     .kernels = cuda_kernels,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .channels_last = true,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
     .zero = cuda_zero,

@@ -58,6 +58,7 @@ static struct pl_conv2d_args draw_conv(void)
         .pad_h = draw(2),
         .pad_w = draw(2),
         .relu = draw(2),
+        .last = draw(2),
         .dx_add = draw(2),
         .dw_add = draw(2),
         .db_add = draw(2),

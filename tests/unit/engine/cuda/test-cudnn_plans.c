@@ -167,11 +167,21 @@ static const size_t windows[][6] = {{128, 1, 28, 32, 3, 1},  {128, 32, 28, 64, 3
                                     {8, 1, 8, 8, 3, 1},      {64, 3, 224, 64, 7, 2},
                                     {64, 64, 56, 64, 1, 1},  {64, 256, 14, 512, 1, 2}};
 
+/* Bytes of x and y, or of their gradients, in 16 bits. */
+static size_t image_bytes(const struct pl_conv_key *key)
+{
+    int64_t x = key->x[0] * key->x[1] * key->x[2] * key->x[3];
+    int64_t y = key->y[0] * key->y[1] * key->y[2] * key->y[3];
+
+    return (size_t)(2 * (x + y));
+}
+
 static void convolution(struct pl_cudnn *dnn,
                         const struct card *card,
                         const size_t w[6],
                         enum pl_real real,
                         bool tf32,
+                        bool last,
                         enum pl_conv_pass pass)
 {
     const uint64_t cores = UINT64_C(1) << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
@@ -186,6 +196,7 @@ static void convolution(struct pl_cudnn *dnn,
                                .stride_w = w[5],
                                .pad_h = w[4] / 2,
                                .pad_w = w[4] / 2,
+                               .last = last,
                                .x = array,
                                .w = array,
                                .y = array,
@@ -210,6 +221,14 @@ static void convolution(struct pl_cudnn *dnn,
     }
     if (plan && real == PL_REAL_F32 && !tf32)
         assert_false(plan->notes & cores);
+    /* cuDNN's engines for tensor cores have channels last: it transposes all other images, in its
+     * workspace. */
+    if (plan && real == PL_REAL_BF16 && w[1] % 8 == 0 && !last)
+        assert_true(plan->workspace_bytes >= image_bytes(&key));
+    if (plan && last && w[1] % 8 == 0)
+        assert_true(plan->workspace_bytes < image_bytes(&key) / 2);
+    if (plan && last && w[1] % 8 == 0 && pass != PL_CONV_FILTER) /* which adds parts in it */
+        assert_true(plan->workspace_bytes < 1024);
 }
 
 static void test_convolutions_have_plans(void **state)
@@ -219,9 +238,10 @@ static void test_convolutions_have_plans(void **state)
 
         for (size_t i = 0; dnn && i < PL_COUNT(windows); i++)
             for (enum pl_conv_pass pass = PL_CONV_FORWARD; pass <= PL_CONV_FILTER; pass++) {
-                convolution(dnn, &cards[c], windows[i], PL_REAL_F32, false, pass);
-                convolution(dnn, &cards[c], windows[i], PL_REAL_F32, true, pass);
-                convolution(dnn, &cards[c], windows[i], PL_REAL_BF16, false, pass);
+                convolution(dnn, &cards[c], windows[i], PL_REAL_F32, false, false, pass);
+                convolution(dnn, &cards[c], windows[i], PL_REAL_F32, true, false, pass);
+                convolution(dnn, &cards[c], windows[i], PL_REAL_BF16, false, false, pass);
+                convolution(dnn, &cards[c], windows[i], PL_REAL_BF16, false, true, pass);
             }
         pl_cudnn_destroy(dnn);
     }
