@@ -225,8 +225,6 @@ static void convolution(struct pl_cudnn *dnn,
      * workspace. */
     if (plan && real == PL_REAL_BF16 && w[1] % 8 == 0 && !last)
         assert_true(plan->workspace_bytes >= image_bytes(&key));
-    if (plan && last && w[1] % 8 == 0)
-        assert_true(plan->workspace_bytes < image_bytes(&key) / 2);
     if (plan && last && w[1] % 8 == 0 && pass != PL_CONV_FILTER) /* which adds parts in it */
         assert_true(plan->workspace_bytes < 1024);
 }
