@@ -52,6 +52,27 @@ static __device__ __forceinline__ void give(T *p, size_t i, const group<real<T>,
     PL_UNROLL
     for (int j = 0; j < V; j++)
         out.of[j] = narrow_one<T>(g.of[j]);
+#ifdef __CUDA_ARCH__ /* as store_pack(): else each element by itself, if they are chosen */
+    if (sizeof(out) == 16) {
+        uint4 words;
+
+        memcpy(&words, &out, sizeof(words));
+        asm volatile(
+            "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p + i)),
+            "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+            : "memory");
+        return;
+    }
+    if (sizeof(out) == 8) {
+        uint2 words;
+
+        memcpy(&words, &out, sizeof(words));
+        asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p + i)),
+                     "r"(words.x), "r"(words.y)
+                     : "memory");
+        return;
+    }
+#endif
     *reinterpret_cast<bunch<T, V> *>(p + i) = out;
 }
 
