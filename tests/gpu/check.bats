@@ -115,6 +115,17 @@ stage 5: all else" ]
     [ ! -e bundle/build/plugin ]
     [[ $output == *"not built: gpu-linear"* ]]
     [[ ${lines[-1]} == "built for capability 90: 1 of 2 tests and benchmarks, in "* ]]
+    # Where the card is, compilers have other names.
+    NVCC=$PWD/nvcc run bundle/check --build 90 gpu-plugin
+    sed -i 's/\tgpu\t/\tcpu\t/' bundle/tests.tsv
+    mkdir bin
+    printf '#!/bin/sh\necho 9.0\n' >bin/nvidia-smi
+    ln -s "$(command -v gcc)" bin/other-gcc
+    chmod +x bin/nvidia-smi
+    : >called
+    PATH=$PWD/bin:$PATH CC=other-gcc NVCC=$PWD/nvcc check 0 gpu-plugin
+    [ ! -s called ]
+    [ -e bundle/build/plugin ]
     run -2 bundle/check --build H100
     [[ $output == "check: --build takes the capability of a card as two or three digits, such as 90" ]]
 }

@@ -10,7 +10,7 @@
 #   --again  runs what passed, too
 #   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
 #   --build CAPABILITY  builds what a card of that capability (90: H100) will run, and runs nothing: a rented card
-#           costs by the minute. The folder must be at the same path there, with the same CC and NVCC.
+#           costs by the minute. The folder must be at the same path there, and keep its files' times.
 #   --sanitize  tests that need a GPU under compute-sanitizer, its memcheck and its racecheck; many
 #           minutes, so NAMEs are a good idea
 #   NAME    only tests and benchmarks of that name; without one all that need a GPU, or none
@@ -169,14 +169,18 @@ mkdir -p "$TOP/log"
 : >>"$TOP/built"
 : >>"$TOP/results.tsv"
 
-# What was built from older sources, or for another card, is built anew.
+# What was built from older sources, or for another card, is built anew; compilers' names say nothing of
+# what was built elsewhere.
+by=$card,${build_only:+ahead}
+[[ $build_only ]] || by+=$CC,$NVCC
 if [[ -n $(find "$TOP" -path "$TOP/build" -prune -o -path "$TOP/log" -prune -o -type f \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name commands.tsv \) \
-    -newer "$TOP/built" -print -quit) || $(cat "$TOP/built.card" 2>/dev/null) != "$card,$CC,$NVCC" ]]; then
+    -newer "$TOP/built" -print -quit) || $(cat "$TOP/built.card" 2>/dev/null) != @("$by"|"$card,ahead") ]]; then
     : >"$TOP/built"
     : >"$TOP/results.tsv"
+    rm -f "$TOP/built.card"
 fi
-echo "$card,$CC,$NVCC" >"$TOP/built.card"
+[[ -e $TOP/built.card ]] || echo "$by" >"$TOP/built.card"
 declare -A built=() passed=()
 read_built() {
     local target
