@@ -185,7 +185,7 @@ more(struct plume_context *pl, struct pl_rng *rng, plume_tensor **pool, size_t n
 /* The mean of many tensors of x's shape, made in one op. */
 static plume_tensor *join(struct plume_context *pl, plume_tensor *x)
 {
-    size_t shape[3] = {0};
+    size_t shape[PLUME_RANK_MAX] = {0};
     plume_tensor *list[JOINED];
 
     pl->api->shape(x, shape);

@@ -20,9 +20,9 @@ static void must(cudaError_t r, const char *what)
 }
 
 /* The arrays of a call lie side by side, here and in a copy on the GPU, so that they come back at
- * once: a call waits for the GPU once, and between tests that run beside each other the card switches
- * at each wait. With memory of its own for each array five of the tests took over 40 s on an H100, 8 at
- * a time; so they take 10 to 19. */
+ * once: a call waits for the GPU once, and between tests that run beside each other the card
+ * switches at each wait. With memory of its own for each array five of the tests took over 40 s on
+ * an H100, 8 at a time; so they take 10 to 19. */
 static struct {
     char *here, *there;
     size_t bytes, used, out; /* arrays that were not taken back yet */
