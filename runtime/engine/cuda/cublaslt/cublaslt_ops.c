@@ -292,6 +292,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
 {
     struct place at = current(real);
     struct pl_linear_args left = *a;
+    struct pl_matmul_args dw;
     struct part part;
 
     if (a->act != PL_ACT_NONE) {
@@ -304,9 +305,10 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
         left.dz = (void *)(uintptr_t)left.dy;
     }
     part = uncounted(at, &left, left.dz);
+    dw = pl_cublaslt_linear_dw(&left, left.dz);
+    dw.add |= left.db_add; /* for the question alone: each try would add to db */
     if (left.dw && left.db && (!left.db_add || left.dw_wide) &&
-        fuses(to_dw(at, a), pl_cublaslt_linear_dw(&left, left.dz), PL_CUBLASLT_BGRAD, left.db, NULL,
-              try_bias, &part) &&
+        fuses(to_dw(at, a), dw, PL_CUBLASLT_BGRAD, left.db, NULL, try_bias, &part) &&
         dw_fused(at, &left))
         left.dw = left.db = NULL;
     if (left.dw && dw_apart(at, &left))

@@ -839,6 +839,75 @@ static void test_an_epilogue_is_used_where_it_is_faster(void **state)
     end_home(home);
 }
 
+/* The bias' gradient alone, in bf16. */
+static void own_db(const struct pl_linear_args *a)
+{
+    for (size_t j = 0; a->db && j < a->out; j++) {
+        float sum = a->db_add ? a->db_wide ? ((float *)a->db)[j]
+                                           : pl_f32_of_half(PL_HALF_BF16, ((uint16_t *)a->db)[j])
+                              : 0;
+
+        for (size_t r = 0; r < a->rows; r++)
+            sum += pl_f32_of_half(PL_HALF_BF16, ((const uint16_t *)a->dy)[r * a->out + j]);
+        if (a->db_wide)
+            ((float *)a->db)[j] = sum;
+        else
+            ((uint16_t *)a->db)[j] = pl_half_of_f32(PL_HALF_BF16, sum);
+    }
+}
+
+/* Tries would add to the bias' gradient, also where that of the weights is only written. */
+static void test_what_adds_to_a_bias_is_not_tried(void **state)
+{
+    static _Alignas(256) uint16_t x[4 * 8], dy[4 * 16], db[16];
+    static _Alignas(256) float dw[16 * 8], db_wide[16];
+    char home[64], file[192];
+
+    new_home(home, file);
+    for (unsigned i = 0; i < 8; i++) {
+        bool wide = i % 2, narrow_only = i / 2 % 2;
+        struct pl_kernels k = {.real = PL_REAL_BF16, .linear_backward = own_db};
+        struct pl_linear_args s = {.rows = 4,
+                                   .in = 8,
+                                   .out = 16,
+                                   .dw_wide = true,
+                                   .db_add = true,
+                                   .db_wide = wide,
+                                   .x = x,
+                                   .dy = dy,
+                                   .dz = dy,
+                                   .dw = dw,
+                                   .db = wide ? (void *)db_wide : (void *)db};
+
+        start_timed(false, i < 4 ? "adds to db" : "wrote db before");
+        pl_cublaslt_install(&k);
+        fake_lt.no_wide_bgrad = narrow_only;
+        for (size_t j = 0; j < PL_COUNT(x); j++)
+            x[j] = pl_half_of_f32(PL_HALF_BF16, 1);
+        for (size_t j = 0; j < PL_COUNT(dy); j++)
+            dy[j] = pl_half_of_f32(PL_HALF_BF16, 2);
+        for (size_t j = 0; j < 16; j++) {
+            db[j] = pl_half_of_f32(PL_HALF_BF16, 1);
+            db_wide[j] = 1;
+        }
+        if (i >= 4) {
+            s.db_add = false;
+            k.linear_backward(&s);
+            s.db_add = true;
+        }
+        k.linear_backward(&s);
+        for (size_t j = 0; j < 16; j++) {
+            float got = wide ? db_wide[j] : pl_f32_of_half(PL_HALF_BF16, db[j]);
+
+            if (got != (i < 4 ? 1 : 8) + 8)
+                fail_msg("case %u: db[%zu] is %g", i, j, (double)got);
+        }
+        assert_true(dw[0] == 8);
+        end();
+    }
+    end_home(home);
+}
+
 /* The library's gelu is coarser than f32. */
 static void test_gelu_of_f32_is_our_own(void **state)
 {
@@ -905,6 +974,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
         cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
         cmocka_unit_test(test_an_epilogue_is_used_where_it_is_faster),
+        cmocka_unit_test(test_what_adds_to_a_bias_is_not_tried),
         cmocka_unit_test(test_gelu_of_f32_is_our_own),
         cmocka_unit_test(test_plan_cache_keeps_all),
     };
