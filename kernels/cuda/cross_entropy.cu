@@ -15,11 +15,13 @@ namespace pl_cuda
 {
 
 #define THREADS 1024
-#define AT_ONCE 16               /* logits per thread at a time */
-#define HELD 8                   /* packs per thread, where a row is read once only */
-#define LONG 512                 /* threads per block of a row that shared memory holds */
-#define AHEAD 4                  /* packs per thread there, in flight at once */
-#define SHARED_MOST (110 * 1024) /* bytes: two blocks per multiprocessor of an H100 */
+#define AT_ONCE 16 /* logits per thread at a time */
+#define HELD 8     /* packs per thread, where a row is read once only */
+#define LONG 512   /* threads per block of a row that shared memory holds */
+#define AHEAD 4    /* packs per thread there, in flight at once */
+/* Bytes: what a block of sm_86, sm_89 and sm_120 may have, but for the sums; of an H100's, two fit
+ * a multiprocessor. */
+#define SHARED_MOST (99 * 1024 - 768)
 #define SCALE_BLOCKS 1024
 
 namespace

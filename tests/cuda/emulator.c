@@ -11,7 +11,7 @@
 
 #define THREADS_MAX 1024 /* of a block */
 #define WARP 32
-#define SHARED_MAX (163 * 1024) /* what a block of sm_80 may have */
+#define SHARED_MAX (99 * 1024) /* of a block of sm_86, sm_89 and sm_120; others have more */
 #define GUARD 64
 #define GUARD_BYTE 0xa5
 #define POISON 0xff /* a NaN in every type */
