@@ -54,13 +54,23 @@ static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, b
     return kind;
 }
 
-/* Slurm writes into the output that it ended a step, and keeps no other record of that. srun says
- * so before, where it ends the step itself as a rank has failed. */
+/* Slurm writes into the output that it ended a step, and keeps no other record of that. Where it
+ * had a reason of its own it adds " DUE TO NODE FAILURE", TIME LIMIT, PREEMPTION or JOB REQUEUE.
+ * srun says so before, where it ends the step itself as a rank has failed. */
 static bool says_step_cancelled(const char *text)
 {
-    const char *step = text ? strstr(text, "*** STEP ") : NULL;
+    const char *step = text, *at, *due;
 
-    return step && strstr(step, " CANCELLED AT ") && !strstr(text, "srun: Terminating ") &&
+    while (step && (step = strstr(step, "*** STEP "))) {
+        const char *end = step + strcspn(step, "\n");
+
+        at = strstr(step, " CANCELLED AT ");
+        due = strstr(step, " DUE TO ");
+        if (at && at < end && (!due || due > end))
+            break;
+        step = end;
+    }
+    return step && !strstr(text, "srun: Terminating ") &&
            !strstr(text, "srun: error: Terminating ");
 }
 

@@ -562,6 +562,27 @@ static void test_finish_step_cancelled_with_a_cause(void **state)
     }
 }
 
+/* Slurm says as well why it ended the step, where that was no scancel: the hub's cause stays. */
+static void test_finish_step_ended_by_slurm(void **state)
+{
+    static const char *const reasons[] = {"NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
+                                          "TIME LIMIT", "PREEMPTION", "JOB REQUEUE"};
+
+    for (size_t i = 0; i < PL_COUNT(reasons); i++) {
+        _cleanup_free_ char *said = pl_strf("slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT "
+                                            "2026-01-01T00:00:00 DUE TO %s ***\n"
+                                            "srun: error: n1: task 0: Killed\n",
+                                            reasons[i]);
+        json_t *o = finish_with_output(
+            "{\"type\":\"cause\",\"cause\":{\"kind\":\"node\",\"rank\":0}}\n", said);
+
+        assert_string_equal(pl_json_string(json_object_get(o, "cause"), "kind"), "node");
+        json_decref(o);
+        assert_int_equal(remove_run(NULL), 0);
+        assert_int_equal(make_run(NULL), 0);
+    }
+}
+
 /* plrun itself kills a rank that ignores SIGTERM after the node's daemon, which has the hub, was
  * killed. The node is well: plrun has spoken there. */
 static void test_finish_ranks_killed_by_plrun(void **state)
@@ -706,6 +727,7 @@ int main(void)
         IN_RUN(test_finish_all_killed),
         IN_RUN(test_finish_step_cancelled),
         IN_RUN(test_finish_step_cancelled_with_a_cause),
+        IN_RUN(test_finish_step_ended_by_slurm),
         IN_RUN(test_finish_ranks_killed_by_plrun),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
