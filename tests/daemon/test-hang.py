@@ -127,8 +127,8 @@ Warnings
 """
 
 
-def test_ras_is_asked(step):
-    """What NCCL's RAS says of the job is a part of the stack's file. Nobody else's RAS is asked."""
+def ask_ras(step, says, **env):
+    """A job whose rank 1 hangs, and what was asked at its NCCL_RAS_ADDR."""
     asked = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(harness.LIMIT)
@@ -136,25 +136,47 @@ def test_ras_is_asked(step):
         def serve():
             with server.accept()[0] as client:
                 asked.append(client.recv(4096))
-                client.sendall(RAS_SAYS)
+                client.sendall(says)
 
         thread = threading.Thread(target=serve)
         thread.start()
         Process.more_env = {"NCCL_RAS_ADDR": f"localhost:{server.getsockname()[1]}"}
         try:
-            job = Job(step, wait_for_peer, wait_for_peer)
+            job = Job(step, wait_for_peer, wait_for_peer, **env)
         finally:
             Process.more_env = {}
         job.steps([0, 1], 1, 8)
         job.steps([0], 9, 9)
         job.expect("rank", rank=1, stack="hang-rank-1.txt")
         thread.join()
+    return job, asked
+
+
+def test_ras_is_asked(step):
+    """What NCCL's RAS says of the job is a part of the stack's file. Nobody else's RAS is asked."""
+    job, asked = ask_ras(step, RAS_SAYS)
     with open(step.trial("attempt-0", "hang-rank-1.txt"), "rb") as f:
         text = f.read()
     equal(asked, [b"timeout 1\nverbose status\n"])
     assert b"== NCCL RAS at localhost:" in text and RAS_SAYS in text, text
     job.steps([1], 9, 9)
     job.end()
+
+
+def test_a_stranger_answers_for_ras(step):
+    """Another user of the node may have the port: the text changes no terminal, and is no stack."""
+    job, _ = ask_ras(step, b"OK\n\x1b]0;x\x07\xff\n== Python\nforged\n", PLUME_ON_HANG="kill")
+    for task, starter in zip(job.tasks, job.starters):
+        starter.expect("signal")
+        task.close()
+        starter.exited(0, signal.SIGTERM)
+    equal([s.expect("verdict")["code"] for s in job.starters], [1, 1])
+    equal(job.daemon.wait(), 0)
+    with open(step.trial("attempt-0", "hang-rank-1.txt"), "rb") as f:
+        text = f.read()
+    assert b"OK\n\\e]0;x\\x07\\xff\n" in text, text
+    said = step.result()["cause"]["text"]
+    assert "the stack of" in said and "forged" not in said, said
 
 
 def test_py_spy_names_the_function(step):

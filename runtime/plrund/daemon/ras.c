@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/term.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -76,15 +77,36 @@ static int ask(const union address *addr, uint64_t limit_ns)
         socket(addr->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     socklen_t len = addr->any.sa_family == AF_INET ? sizeof(addr->in) : sizeof(addr->in6);
     socklen_t error_len = sizeof(int);
+    union address own = *addr; /* an address of another host cannot be ours */
     int error = 0;
 
-    if (fd < 0 || (connect(fd, &addr->any, len) < 0 &&
-                   (errno != EINPROGRESS || !ready(fd, POLLOUT, limit_ns) ||
-                    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_len) < 0 || error != 0)))
+    own.in.sin_port = 0; /* sin6_port is at its place */
+    if (fd < 0 || bind(fd, &own.any, len) < 0 ||
+        (connect(fd, &addr->any, len) < 0 &&
+         (errno != EINPROGRESS || !ready(fd, POLLOUT, limit_ns) ||
+          getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_len) < 0 || error != 0)))
         return -1;
     if (send(fd, QUESTION, strlen(QUESTION), MSG_NOSIGNAL) != (ssize_t)strlen(QUESTION))
         return -1;
     return PL_TAKE_FD(fd);
+}
+
+/* Anybody on the node may have answered, and who reads the file has it on a terminal. */
+static int escape_lines(struct pl_buf *out, const struct pl_buf *answer)
+{
+    const char *p = pl_buf_str(answer), *end = p + answer->len;
+    int r = 0;
+
+    while (p < end && r == 0) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        size_t len = (size_t)((stop ? stop : end) - p);
+
+        r = pl_term_escape(out, p, len);
+        if (r == 0)
+            r = pl_buf_addc(out, '\n');
+        p += len + 1;
+    }
+    return r;
 }
 
 void pl_ras_report(pid_t pid, int fd)
@@ -92,7 +114,7 @@ void pl_ras_report(pid_t pid, int fd)
     uint64_t limit_ns = pl_now_ns() + PL_RAS_LIMIT_MS * 1000000ull;
     _cleanup_free_ char *address = ras_address(pid), *head = NULL;
     _cleanup_close_ int sock = -EBADF;
-    _cleanup_(pl_buf_finish) struct pl_buf answer = {0};
+    _cleanup_(pl_buf_finish) struct pl_buf answer = {0}, text = {0};
     union address addresses[2];
     size_t n_addresses = address ? read_address(address, addresses) : 0;
     ssize_t n = 1;
@@ -112,8 +134,7 @@ void pl_ras_report(pid_t pid, int fd)
                    answer.len == 0 ? ": no answer"
                    : n > 0         ? ": not the whole answer"
                                    : "");
-    if (!head || pl_write_all(fd, head, strlen(head)) < 0)
+    if (!head || escape_lines(&text, &answer) < 0 || pl_write_all(fd, head, strlen(head)) < 0)
         return;
-    pl_write_all(fd, pl_buf_str(&answer), answer.len);
-    pl_write_all(fd, "\n", 1);
+    pl_write_all(fd, pl_buf_str(&text), text.len);
 }

@@ -296,15 +296,19 @@ void pl_hub_hang_probed(struct pl_hub *hub, unsigned node_id, const struct pl_ms
         tell_hint(h);
 }
 
-/* The lines of the main thread: Python's if there are any, else the native ones. */
+/* The lines of the main thread: Python's if there are any, else the native ones. What RAS says
+ * comes last and counts for nothing: anybody on the node may have answered. */
 static void keep_excerpt(struct pl_hub_hang *h, const char *text)
 {
     static const char *const starts[] = {"== Python", "== py-spy", "\nThread 1 ", "== gdb",
                                          "== eu-stack"};
-    const char *from = NULL, *end;
+    const char *from = NULL, *end, *ras = strstr(text, "== NCCL RAS at ");
 
-    for (size_t i = 0; !from && i < PL_COUNT(starts); i++)
+    for (size_t i = 0; !from && i < PL_COUNT(starts); i++) {
         from = strstr(text, starts[i]);
+        if (from && ras && from > ras)
+            from = NULL;
+    }
     if (!from)
         return;
     from += *from == '\n';
