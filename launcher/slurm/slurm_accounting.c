@@ -73,8 +73,10 @@ void pl_slurm_read_associations(const char *text,
             (*fields[2] && !(is_set(place->partition) && strcmp(place->partition, fields[2]) == 0)))
             continue;
         found |= *fields[2] != '\0';
-        lower(*fields[2] ? &own : &any, fields[3], "MaxSubmitJobs of account %s", account);
-        lower(*fields[2] ? &own : &any, fields[4], "GrpSubmitJobs of account %s", account);
+        if (!ret->user_by_qos)
+            lower(*fields[2] ? &own : &any, fields[3], "MaxSubmitJobs of account %s", account);
+        if (!ret->group_by_qos)
+            lower(*fields[2] ? &own : &any, fields[4], "GrpSubmitJobs of account %s", account);
         snprintf(*fields[2] ? own_qos : any_qos, sizeof(own_qos), "%s", fields[5]);
     }
     *ret = found ? own : any;
@@ -117,6 +119,8 @@ void pl_slurm_read_qos(const char *text, struct pl_slurm_submit_limit *ret)
         split(line, fields);
         lower(ret, fields[1], "MaxSubmitJobsPerUser of QOS %s", fields[0]);
         lower(ret, fields[2], "GrpSubmitJobs of QOS %s", fields[0]);
+        ret->user_by_qos |= *fields[1] != '\0';
+        ret->group_by_qos |= *fields[2] != '\0';
     }
 }
 
@@ -156,7 +160,7 @@ static int ask_accounts(const char *account,
     char name[64], parent[64];
 
     snprintf(name, sizeof(name), "%s", account);
-    for (int level = 0; *name && level < LEVELS_MAX; level++) {
+    for (int level = 0; *name && !ret->group_by_qos && level < LEVELS_MAX; level++) {
         _cleanup_(pl_child_finish) struct pl_child child = {0};
         _cleanup_free_ char *where = pl_strf("accounts=%s", name);
         const char *argv[] = {"sacctmgr",     "-nP", "show",
@@ -185,13 +189,19 @@ int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
     const char *argv[] = {"sacctmgr", "-nP",  "show",      "user",
                           name,       format, "withassoc", is_set(place->cluster) ? cluster : NULL,
                           NULL};
+    struct pl_slurm_submit_limit unused = {.most = -1}; /* the QOS counts first */
     char own[64], account[64];
     const char *qos[2] = {is_set(place->qos) ? place->qos : own, place->partition_qos};
     int r = name && cluster ? ask(argv, &child, err) : pl_error_nomem(err);
 
     if (r < 0)
         return r;
+    pl_slurm_read_associations(pl_buf_str(&child.out), place, &unused, own, sizeof(own));
     *ret = (struct pl_slurm_submit_limit){.most = -1};
+    for (size_t i = 0; i < PL_COUNT(qos) && r == 0; i++)
+        r = is_set(qos[i]) ? ask_qos(qos[i], ret, err) : 0;
+    if (r < 0)
+        return r;
     pl_slurm_read_associations(pl_buf_str(&child.out), place, ret, own, sizeof(own));
     if (is_set(place->account)) /* else the default one, the first field of each line */
         snprintf(account, sizeof(account), "%s", place->account);
@@ -199,8 +209,6 @@ int pl_slurm_submit_limit_ask(const struct pl_slurm_place *place,
         snprintf(account, sizeof(account), "%.*s", (int)strcspn(pl_buf_str(&child.out), "|\n"),
                  pl_buf_str(&child.out));
     r = ask_accounts(account, is_set(place->cluster) ? cluster : NULL, ret, err);
-    for (size_t i = 0; i < PL_COUNT(qos) && r == 0; i++)
-        r = is_set(qos[i]) ? ask_qos(qos[i], ret, err) : 0;
     return r;
 }
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The number of jobs that a user may have in the queue, by Slurm's accounting: MaxSubmitJobs of the
- * association, MaxSubmitJobsPerUser of the QOS, and GrpSubmitJobs of both, of the account and of
- * those above it. sacctmgr(1) asks slurmdbd. */
+ * association, or MaxSubmitJobsPerUser of the QOS in its place; and GrpSubmitJobs of the
+ * association, of the account and of those above it, or of the QOS. sacctmgr(1) asks slurmdbd. */
 #ifndef PL_LAUNCHER_SLURM_SLURM_ACCOUNTING_H
 #define PL_LAUNCHER_SLURM_SLURM_ACCOUNTING_H
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,9 @@ struct pl_slurm_place {
 struct pl_slurm_submit_limit {
     int64_t most;   /* jobs, an array counts with all its tasks; -1: no limit */
     char what[160]; /* whose limit: "MaxSubmitJobs of account lab" */
+    /* a QOS has MaxSubmitJobsPerUser, or GrpSubmitJobs: it replaces those of the association and of
+     * the accounts, which may be lower */
+    bool user_by_qos, group_by_qos;
 };
 
 /* Asks for the lowest limit of the present user. -ENOENT (no sacctmgr), -EHOSTUNREACH, -ETIMEDOUT;

@@ -63,35 +63,48 @@ static void test_account(void **state)
     assert_string_equal(parent, "");
 }
 
-/* The lowest limit is that of an account above the user's. */
-static void test_ask(void **state)
+/* The limit that counts where the default QOS has this line. */
+static void ask_is(const char *qos, int64_t most, const char *what)
 {
     static const char script[] =
         "#!/bin/sh\n"
         "case $* in\n"
-        "*'show user names='*) echo 'lab|lab||500||normal' ;;\n"
+        "*'show user names='*) echo 'lab|lab||50||normal' ;;\n"
         "*'associations accounts=lab format=Account,ParentName,User,GrpSubmitJobs clusters=c1')\n"
         "    printf '%s\\n' 'lab|dept||300' 'lab||ada|7' ;;\n"
-        "*'accounts=dept '*) echo 'dept|root||60' ;;\n"
+        "*'accounts=dept '*) echo 'dept|root||40' ;;\n"
         "*'accounts=root '*) echo 'root||${GRP}|' ;;\n"
-        "*'show qos names=normal '*) echo 'normal|100|' ;;\n"
+        "*'show qos names=normal '*) echo \"$TEST_QOS\" ;;\n"
         "*) echo \"unexpected: $*\" >&2; exit 1 ;;\n"
         "esac\n";
     struct pl_slurm_place place = {.cluster = "c1"};
     struct pl_slurm_submit_limit limit;
     struct pl_error err = {0};
+    _cleanup_free_ char *before = strdup(getenv("PATH"));
     char dir[128], path[256], search[512];
 
     assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
     snprintf(path, sizeof(path), "%s/sacctmgr", dir);
-    snprintf(search, sizeof(search), "%s:%s", dir, getenv("PATH"));
+    snprintf(search, sizeof(search), "%s:%s", dir, before);
     assert_int_equal(pl_file_write_atomic(path, script, strlen(script), 0755, NULL), 0);
     setenv("PATH", search, 1);
+    setenv("TEST_QOS", qos, 1);
     if (pl_slurm_submit_limit_ask(&place, &limit, &err) < 0)
         fail_msg("%s", pl_error_text(&err));
-    assert_int_equal(limit.most, 60);
-    assert_string_equal(limit.what, "GrpSubmitJobs of account dept");
+    assert_int_equal(limit.most, most);
+    assert_string_equal(limit.what, what);
+    setenv("PATH", before, 1);
     tmpdir_remove(dir);
+}
+
+/* A limit of the QOS replaces the same one of the association and of all accounts, as in Slurm. */
+static void test_ask(void **state)
+{
+    ask_is("normal||", 40, "GrpSubmitJobs of account dept");
+    ask_is("normal|100|", 40, "GrpSubmitJobs of account dept");
+    ask_is("normal||900", 50, "MaxSubmitJobs of account lab");
+    ask_is("normal|100|900", 100, "MaxSubmitJobsPerUser of QOS normal");
+    ask_is("normal|1000|900", 900, "GrpSubmitJobs of QOS normal");
 }
 
 static void test_qos(void **state)
