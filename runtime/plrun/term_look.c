@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrun/term_look.h"
+#include "common/base/macros.h"
 #include "common/base/process.h"
 
 #include <limits.h>
@@ -8,9 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+/* PreemptParameters=send_user_signal has Slurm send the signal of --signal in place of SIGTERM.
+ * SIGINT is not asked for: every Python handles it. */
 void pl_term_look_last(struct pl_term_look *look, pid_t child)
 {
-    look->survives |= pl_process_may_survive(child, SIGTERM);
+    static const int signals[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
+
+    for (size_t i = 0; i < PL_COUNT(signals) && !look->survives; i++)
+        look->survives = pl_process_may_survive(child, signals[i]);
 }
 
 void pl_term_look(struct pl_term_look *look, pid_t child)

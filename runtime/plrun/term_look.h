@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* How a rank takes SIGTERM: only one that handles, ignores or blocks it can exit with a code
- * because of it. Its end alone does not show that: Python, for one, resets its handlers then. */
+/* How a rank takes SIGTERM, or what Slurm may send in its place: only one that handles, ignores or
+ * blocks it can exit with a code because of it. Its end alone does not show that: Python, for one,
+ * resets its handlers then. */
 #ifndef PL_RUNTIME_PLRUN_TERM_LOOK_H
 #define PL_RUNTIME_PLRUN_TERM_LOOK_H
 
@@ -18,7 +19,7 @@ void pl_term_look(struct pl_term_look *look, pid_t child);
 /* Its last state: it has ended, and is not reaped. */
 void pl_term_look_last(struct pl_term_look *look, pid_t child);
 
-/* True if SIGTERM had its default action at each look, and there was one before its end. */
+/* True if they had their default action at each look, and there was one before its end. */
 bool pl_term_is_default(const struct pl_term_look *look);
 
 #endif

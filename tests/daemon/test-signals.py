@@ -202,6 +202,14 @@ def test_failed_just_before_scancel(step):
             equal((program, own.result()["state"]), (program, state))
 
 
+def test_preempted_by_the_users_signal(step):
+    """PreemptParameters=send_user_signal: a rank that saves at SIGUSR1 gets no SIGTERM."""
+    looked = "trap got=1 WINCH; kill -WINCH $PPID; until [ \"$got\" ]; do :; done"
+    slurm_says(step, record(preempt="2026-11-26T10:00:00"))
+    equal(plrun(step, f"trap : USR1; {looked}; echo Broken pipe >&2; exit 9")[0], 9)
+    equal(step.result()["state"], "preempted")
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():
