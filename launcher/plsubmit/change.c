@@ -358,9 +358,11 @@ int pl_change_command(const char *const *argv, bool *ret_ended, struct pl_error 
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     int r = pl_child_run(argv, NULL, CHANGE_MS, &child, err);
     const char *text = pl_buf_str(child.err.len ? &child.err : &child.out);
+    bool failed = r == 0 && child.status != 0, some = failed && has_ended(text);
 
-    *ret_ended = r == 0 && child.status != 0 && has_ended(text);
-    if (r < 0 || child.status == 0 || *ret_ended)
+    /* scontrol fails, too, where it has changed the other tasks of an array, and says so. */
+    *ret_ended = some && !strstr(text, ": No error");
+    if (!failed || some)
         return r;
     return pl_error_set(err, -EREMOTEIO, "%s %s: %.*s", argv[0], argv[1], (int)strcspn(text, "\n"),
                         text);
