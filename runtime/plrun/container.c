@@ -98,18 +98,16 @@ static int add_field(struct pl_buf *text, const char *key, const char *path)
     return r == 0 ? pl_buf_addc(text, '"') : r;
 }
 
-/* Releases from before 2022 know --bind only. It has no way to write some paths: a folder named
- * "a,b:c,ro" is a bind with an option, whatever has a backslash. */
+/* Releases from before 2022 know --bind only, which has no way to write these characters: a folder
+ * named "a,b:c,ro" is a bind with an option, whatever has a backslash. Its value is CSV, too. */
 static int add_bind(char ***words, const char *path)
 {
-    static const char plain[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=@~%";
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     int r;
 
     if (!path || path[0] != '/' || !path[1] || access(path, F_OK) < 0)
         return 0;
-    if (!path[strspn(path, plain)]) {
+    if (!strpbrk(path, ":,^\\\"\r\n")) {
         r = pl_strv_append(words, "--bind");
         return r == 0 ? pl_strv_append(words, path) : r;
     }
