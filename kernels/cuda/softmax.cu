@@ -3,7 +3,8 @@
  * it); rows past 8192 elements are read again from the cache (rows.cuh). Three passes, maximum, sum
  * and quotient, instead of the running maximum of Milakov and Gimelshein (arXiv 1805.02867): the
  * row is in registers, and each exponential is of the final difference. 4 to 5 operations and two
- * exponentials per element. Any shape. Bound by memory; 1.1 of 3.0 TB/s on an H100 (1024 columns). */
+ * exponentials per element. Any shape. Bound by memory; 1.1 of 3.0 TB/s on an H100 (1024 columns).
+ */
 #include "kernels/cuda/rows.cuh"
 
 namespace pl_cuda
