@@ -27,7 +27,9 @@
 #include "runtime/pltrain/threads.h"
 #include "runtime/pltrain/xla_hosts.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -514,6 +516,21 @@ static int run(struct pl_pltrain *p)
     return r == 1 ? run_rank(p) : status;
 }
 
+/* A run whose results stdout did not take has failed, unless nobody is there to read them: stdout
+ * was closed from the start (pl_std_open()), or its reader has left. */
+static int check_stdout(int code)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    struct pl_error err = {0};
+
+    if (code != PL_EXIT_OK || (fflush(stdout) == 0 && !ferror(stdout)) ||
+        (fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY ||
+        (poll(&out, 1, 0) > 0 && out.revents & POLLERR))
+        return code;
+    pl_error_set(&err, -EIO, "cannot write to stdout: lines are missing");
+    return complain(PL_EXIT_FAILED, &err);
+}
+
 int main(int argc, char **argv)
 {
     _cleanup_(pl_pltrain_finish) struct pl_pltrain p = {0};
@@ -530,6 +547,6 @@ int main(int argc, char **argv)
     if (pl_pltrain_parse(&p, argc, argv, &done, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);
     if (!done && p.test_gpus)
-        return pl_auto_gpu_test(stdout);
-    return done ? PL_EXIT_OK : run(&p);
+        return check_stdout(pl_auto_gpu_test(stdout));
+    return check_stdout(done ? PL_EXIT_OK : run(&p));
 }

@@ -551,6 +551,23 @@ named() {
     RANK=x WORLD_SIZE=2 says 1 "RANK" mlp
 }
 
+@test "a run whose results stdout does not take has failed" {
+    cd "$BATS_TEST_TMPDIR"
+    local -a run=(--epochs 40 --limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1)
+    for how in "--version" "--list-hparams mlp" "${run[*]} mlp" "${run[*]} --processes 2 mlp"; do
+        read -ra words <<<"$how"
+        run -1 bash -c '"$@" 2>&1 >/dev/full' _ pltrain "${words[@]}"
+        [ "$output" = "pltrain: cannot write to stdout: lines are missing" ] || { echo "$how: $output"; false; }
+    done
+    run -1 bash -c 'ulimit -f 1; "$@" 2>&1 >results' _ pltrain "${run[@]}" mlp
+    [ "$output" = "pltrain: cannot write to stdout: lines are missing" ]
+    # Nobody is there to read them.
+    run -0 --separate-stderr bash -c '"$@" >&-' _ pltrain "${run[@]}" mlp
+    [ -z "$stderr" ]
+    run -0 --separate-stderr bash -o pipefail -c '"$@" | true' _ pltrain "${run[@]}" mlp
+    [ -z "$stderr" ]
+}
+
 @test "a checkpoint that becomes too large is one line, and the one before stays" {
     cd "$BATS_TEST_TMPDIR"
     local -a run=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --checkpoint-dir c --save-last --epochs 2)
