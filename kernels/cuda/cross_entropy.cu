@@ -230,23 +230,22 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
 /* What is left after a row's sum: its loss and its gradient. */
 template <class T> struct ahead {
     running<T> of_row;
-    real<T> scale, slope, label_logit;
+    real<T> scale, slope;
     size_t label; /* n or more: none */
+    double *loss;
 
-    __device__ __forceinline__ ahead(const row_args<T> &a, size_t r, const T *logits)
+    __device__ __forceinline__ ahead(const row_args<T> &a, size_t r)
+        : label(a.labels[r] >= 0 ? (size_t)a.labels[r] : a.classes), loss(a.loss + r)
     {
-        label = a.labels[r] >= 0 ? (size_t)a.labels[r] : a.classes;
-        label_logit = label < a.classes ? load(logits, label) : (real<T>)NAN;
     }
 
-    template <int TEAM> __device__ __forceinline__ void sum_up(const row_args<T> &a, size_t r)
+    template <int TEAM> __device__ __forceinline__ void sum_up(const row_args<T> &a)
     {
         of_row.template join<TEAM>();
         scale = 1 / (real<T>)of_row.sum;
         slope = 1 / (real<T>)a.mean_of;
-        if (row_team<TEAM>::at() == 0)
-            a.loss[r] = label < a.classes ? log(of_row.sum) - ((double)label_logit - of_row.max)
-                                          : (double)NAN;
+        if (row_team<TEAM>::at() == 0 && label >= a.classes)
+            *loss = (double)NAN;
     }
 
     __device__ __forceinline__ void add(const pack<T> &in)
@@ -259,8 +258,11 @@ template <class T> struct ahead {
         of_row.template add<(int)pack<T>::size>(x);
     }
 
+    /* The label's is the loss, too. Its logit comes from the thread that writes there. */
     __device__ __forceinline__ real<T> gradient(real<T> logit, bool of_label) const
     {
+        if (of_label)
+            *loss = log(of_row.sum) - ((double)logit - of_row.max);
         return slope * (exp_of<T>(logit - of_row.max) * scale - (of_label ? (real<T>)1 : 0));
     }
 
@@ -275,7 +277,7 @@ template <class T> struct ahead {
         if (label - i < pack<T>::size) { /* wraps where the label is before */
             PL_UNROLL                    /* registers have no index */
                 for (size_t j = 0; j < pack<T>::size; j++) if (label - i == j)
-                    out.of[j] = narrow_one<T>(gradient(label_logit, true));
+                    out.of[j] = narrow_one<T>(gradient(widen_one(in.of[j]), true));
         }
         store_pack(to, i, out);
     }
@@ -283,7 +285,7 @@ template <class T> struct ahead {
 
 /* Loss and gradient in one pass: a row stays in registers between its sum and its gradient, but for
  * the surplus over HELD packs per thread, which is read again. A thread writes what it has read
- * itself; the label's logit is read before the sum, at which all threads meet. */
+ * itself, and that with the label's logit the loss. */
 template <class T, int TEAM>
 __global__ void __launch_bounds__(row_team<TEAM>::block) cross_entropy_ahead_kernel(row_args<T> a)
 {
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block) cross_entropy_ahead_ker
     if (r >= a.rows)
         return;
     row_cut cut(logits, to, n);
-    ahead<T> row(a, r, logits);
+    ahead<T> row(a, r);
     PL_UNROLL
     for (unsigned k = 0; k < HELD; k++)
         if (at + k * TEAM < cut.packs)
@@ -313,7 +315,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block) cross_entropy_ahead_ker
         x[0] = load(logits, i);
         row.of_row.template add<1>(x);
     });
-    row.template sum_up<TEAM>(a, r);
+    row.template sum_up<TEAM>(a);
     PL_UNROLL
     for (unsigned k = 0; k < HELD; k++)
         if (at + k * TEAM < cut.packs)
@@ -336,7 +338,7 @@ __global__ void __launch_bounds__(LONG) cross_entropy_ahead_long_kernel(row_args
     PL_SHARED_DYNAMIC(pack<T>, held);
     real<T> x[1];
     row_cut cut(logits, to, n);
-    ahead<T> row(a, r, logits);
+    ahead<T> row(a, r);
 
     kept = kept < cut.packs ? kept : cut.packs;
     size_t next = at;
@@ -351,7 +353,7 @@ __global__ void __launch_bounds__(LONG) cross_entropy_ahead_long_kernel(row_args
         x[0] = load(logits, i);
         row.of_row.template add<1>(x);
     });
-    row.template sum_up<LONG>(a, r);
+    row.template sum_up<LONG>(a);
     for (next = at; next < kept; next += LONG)
         row.put(to, cut.head + next * size, held[next]);
     for (; next < cut.packs; next += LONG)
