@@ -310,8 +310,13 @@ static int decide(const struct pl_pltrain *p, const struct pl_comm *comm, struct
     struct gpus gpus = {0};
     unsigned wanted = 0;
     bool passed = true;
-    int r = look(&gpus, err);
+    int r = 0;
 
+    /* Before our kernels are loaded: they are large, and most machines have no use for them. */
+    if (access(CONTROL_DEVICE, F_OK) < 0 && !of_tests(PL_ENV_PLUME_GPUS_MEASURED))
+        r = pl_error_set(err, -ENODEV, "there is no NVIDIA GPU (no " CONTROL_DEVICE ")");
+    if (r == 0)
+        r = look(&gpus, err);
     if (r == 0)
         r = count_wanted(p, comm, gpus.n, &wanted, err);
     for (unsigned i = 0; r == 0 && i < wanted; i++) {

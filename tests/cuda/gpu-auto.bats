@@ -36,9 +36,15 @@ takes_gpu() {
 takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
 
 @test "auto is the CPU where the GPU there is not measured" {
-    unset PLUME_GPUS_MEASURED
-    takes_cpu "bench/RESULTS-gpu.md has no row for Emulated GPU; --accelerator gpu takes it all the same"
+    PLUME_GPUS_MEASURED="NVIDIA H100" \
+        takes_cpu "bench/RESULTS-gpu.md has no row for Emulated GPU; --accelerator gpu takes it all the same"
     [ ! -e home ]
+    # Where there is none, our kernels are not even loaded.
+    [ -e /dev/nvidiactl ] || (
+        unset PLUME_GPUS_MEASURED
+        mkdir none
+        PLUME_PLUGIN_DIR=$PWD/none takes_cpu "there is no NVIDIA GPU (no /dev/nvidiactl)"
+    )
     PLUME_GPUS_MEASURED="NVIDIA" PLUME_EMULATED_GPUS=0 takes_cpu "cannot use GPUs: none is emulated"
 }
 
