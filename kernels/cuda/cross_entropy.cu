@@ -64,6 +64,21 @@ static __device__ __forceinline__ void wait_for_copies()
 #endif
 }
 
+/* A copied pack, read at once: one element after the other is a conflict of banks, as lanes are 16
+ * bytes apart. */
+template <class T> static __device__ __forceinline__ pack<T> take_copy(const pack<T> *from)
+{
+#ifdef __CUDA_ARCH__
+    uint4 words = *reinterpret_cast<const uint4 *>(from);
+#else
+    unsigned __int128 words = *reinterpret_cast<const unsigned __int128 *>(from);
+#endif
+    pack<T> out;
+
+    memcpy(&out, &words, sizeof(out));
+    return out;
+}
+
 /* The maximum of some numbers, and the sum of exponentials of their differences from it: terms in
  * real<T>, 16 at a time, the sum in f64. As in ref a NaN makes the sum NaN; an infinity does so at
  * the end. */
@@ -227,7 +242,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     });
 }
 
-/* What is left after a row's sum: its loss and its gradient. */
+/* The sum over a row, and then the row's loss and gradient. */
 template <class T> struct ahead {
     running<T> of_row;
     real<T> scale, slope;
@@ -348,14 +363,14 @@ __global__ void __launch_bounds__(LONG) cross_entropy_ahead_long_kernel(row_args
         row.add(load_pack(logits, cut.head + next * size));
     wait_for_copies();
     for (size_t p = at; p < kept; p += LONG)
-        row.add(held[p]);
+        row.add(take_copy(&held[p]));
     cut.template each_loose<LONG, T>(n, [&](size_t i) {
         x[0] = load(logits, i);
         row.of_row.template add<1>(x);
     });
     row.template sum_up<LONG>(a);
     for (next = at; next < kept; next += LONG)
-        row.put(to, cut.head + next * size, held[next]);
+        row.put(to, cut.head + next * size, take_copy(&held[next]));
     for (; next < cut.packs; next += LONG)
         row.put(to, cut.head + next * size, load_pack(logits, cut.head + next * size));
     cut.template each_loose<LONG, T>(
