@@ -343,17 +343,19 @@ void pl_tail_finish(struct pl_tail *t)
     t->n_tracebacks = 0;
 }
 
-char *pl_tail_file(const char *path, int64_t rank)
+char *pl_tail_file(const char *path, int64_t from, int64_t rank)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     _cleanup_(pl_tail_finish) struct pl_tail tail = {0};
     char data[65536];
     struct stat st;
     ssize_t n = 0;
+    off_t at;
 
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         return NULL;
-    for (off_t at = PL_MAX(st.st_size - (off_t)FILE_BYTES, (off_t)0); at < st.st_size; at += n) {
+    at = from > 0 && from <= st.st_size ? (off_t)from : 0;
+    for (at = PL_MAX(st.st_size - (off_t)FILE_BYTES, at); at < st.st_size; at += n) {
         n = pread(fd, data, sizeof(data), at);
         if (n <= 0)
             break;

@@ -47,8 +47,9 @@ char *pl_tail_text(const struct pl_tail *t, int64_t rank);
 
 void pl_tail_finish(struct pl_tail *t);
 
-/* The text of a regular file, from its last MiB. The caller frees; NULL for other files, on read
- * errors and when out of memory. Never blocks. */
-char *pl_tail_file(const char *path, int64_t rank);
+/* The text of a regular file, from its last MiB.
+ * from  bytes at its begin that do not count; a shorter file counts from its begin
+ * The caller frees; NULL for other files, on read errors and when out of memory. Never blocks. */
+char *pl_tail_file(const char *path, int64_t from, int64_t rank);
 
 #endif

@@ -249,6 +249,6 @@ char *pl_timeline_stderr(const struct pl_run *run, unsigned trial, unsigned atte
                         *text = NULL;
 
     path = name ? pl_run_attempt_path(run, trial, attempt, name) : NULL;
-    text = path ? pl_tail_file(path, rank) : NULL;
+    text = path ? pl_tail_file(path, 0, rank) : NULL;
     return text && *text ? PL_TAKE(text) : NULL;
 }

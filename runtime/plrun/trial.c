@@ -15,8 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define CLAIM_MAX 4096
-
 int pl_trial_env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, struct pl_error *err)
 {
     const char *v = pl_env(id), *name = pl_env_var(id)->name;
@@ -81,11 +79,18 @@ static int write_claim(int dir_fd, const struct claim *c, struct pl_error *err)
     _cleanup_(json_decrefp) json_t *o = NULL;
     _cleanup_close_ int fd = -EBADF;
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *node = pl_env(PL_ENV_SLURMD_NODENAME);
+    struct stat st;
     int r;
 
     o = json_pack("{s:s, s:i, s:s, s:i, s:i, s:s, s:f}", "array", c->array, "task", (int)c->task,
                   "job", job ? job : c->array, "restart", (int)c->restart, "retry", (int)c->retry,
                   "host", node ? node : "?", "time", pl_wall_s());
+    /* An attempt appends to the file of the one before, which is no word about this one. */
+    if (o && fstat(2, &st) == 0 && S_ISREG(st.st_mode) &&
+        json_object_set_new(o, "stderr",
+                            json_pack("{s:I, s:I}", "inode", (json_int_t)st.st_ino, "bytes",
+                                      (json_int_t)st.st_size)) < 0)
+        json_decref(PL_TAKE(o));
     if (!o || pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = pl_own_file_open(dir_fd, "claim", O_WRONLY | O_CREAT | O_EXCL, pl_own_mode(dir_fd, 0666),
@@ -135,10 +140,10 @@ look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl
     int r = pl_own_folder_open(trial_fd, name, &fd, err);
 
     if (r == 0)
-        r = pl_own_file_read(fd, "claim", CLAIM_MAX, &text, &len, err);
+        r = pl_own_file_read(fd, "claim", PL_TRIAL_CLAIM_MAX, &text, &len, err);
     if (r < 0)
         return r == -ENOENT ? -EEXIST : r;
-    r = pl_json_parse(text, len, CLAIM_MAX, &o, err);
+    r = pl_json_parse(text, len, PL_TRIAL_CLAIM_MAX, &o, err);
     if (r < 0)
         return pl_error_wrap(err, r, "the claim of '%s'", name);
     array = pl_json_string(o, "array");
@@ -304,7 +309,7 @@ static int read_retry(const struct pl_run *run, unsigned trial, unsigned attempt
 {
     _cleanup_free_ char *path = pl_run_attempt_path(run, trial, attempt, "claim");
     _cleanup_(json_decrefp) json_t *o = NULL;
-    int r = path ? pl_json_load_file(path, CLAIM_MAX, &o, NULL) : -ENOMEM;
+    int r = path ? pl_json_load_file(path, PL_TRIAL_CLAIM_MAX, &o, NULL) : -ENOMEM;
 
     *ret = 0; /* older claims have none */
     if (r == 0)

@@ -12,6 +12,7 @@
 #include "runtime/plrun/requeue.h"
 #include "runtime/plrun/trial_private.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
@@ -21,17 +22,64 @@
 #define ASK_MS 5000
 #define HUB_WRITES_S 5 /* a log as young as this may have a hub that has not written its result */
 #define HUB_POLL_MS 50
+#define SAID_MAX (1 << 20) /* the end of the output that is searched for Slurm's words */
 
-/* The last lines of our stderr, if that is a file (Slurm's output file). */
-static char *stderr_tail(void)
+/* Where the attempt's part of our stderr begins, by its claim: a requeued job appends to the file
+ * of the attempt before, and trials may share one. -1: not known, or it is another file. */
+static int64_t stderr_start(const char *attempt_dir)
 {
-    char link[PATH_MAX];
-    ssize_t n = readlink("/proc/self/fd/2", link, sizeof(link) - 1);
+    _cleanup_free_ char *path = pl_strf("%s/claim", attempt_dir);
+    _cleanup_(json_decrefp) json_t *claim = NULL;
+    int64_t inode, bytes;
+    struct stat st;
 
-    if (n <= 0)
+    if (!path || pl_json_load_file(path, PL_TRIAL_CLAIM_MAX, &claim, NULL) < 0 ||
+        fstat(2, &st) < 0 || pl_json_int(json_object_get(claim, "stderr"), "inode", &inode) < 0 ||
+        pl_json_int(json_object_get(claim, "stderr"), "bytes", &bytes) < 0)
+        return -1;
+    return inode == (int64_t)st.st_ino ? bytes : -1;
+}
+
+/* Sets the path of our stderr. False where it has none. */
+static bool stderr_path(char path[static PATH_MAX])
+{
+    ssize_t n = readlink("/proc/self/fd/2", path, PATH_MAX - 1);
+
+    path[PL_MAX(n, (ssize_t)0)] = '\0';
+    return n > 0;
+}
+
+/* The last lines of our stderr from a byte on, if that is a file (Slurm's output file). */
+static char *stderr_tail(int64_t from)
+{
+    char path[PATH_MAX];
+
+    return stderr_path(path) ? pl_tail_file(path, from, 0) : NULL;
+}
+
+/* All that our stderr has from a byte on, the last MiB at most: srun writes a line for each node
+ * after Slurm's. NULL where that byte is not known. */
+static char *stderr_said(int64_t from)
+{
+    _cleanup_close_ int fd = -EBADF;
+    char path[PATH_MAX], *text;
+    struct stat st;
+    ssize_t n;
+
+    if (from < 0 || !stderr_path(path))
         return NULL;
-    link[n] = '\0';
-    return pl_tail_file(link, 0);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return NULL;
+    from = from <= st.st_size ? from : 0; /* cut off since: all of it is newer */
+    text = malloc(SAID_MAX + 1);
+    n = text ? pread(fd, text, SAID_MAX, PL_MAX(from, (int64_t)st.st_size - SAID_MAX)) : 0;
+    if (text)
+        text[PL_MAX(n, (ssize_t)0)] = '\0';
+    for (ssize_t i = 0; i < n; i++)
+        if (!text[i])
+            text[i] = ' ';
+    return text;
 }
 
 /* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
@@ -56,12 +104,19 @@ static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, b
 
 /* Slurm writes into the output that it ended a step, and keeps no other record of that. Where it
  * had a reason of its own it adds " DUE TO NODE FAILURE", TIME LIMIT, PREEMPTION or JOB REQUEUE.
- * srun says so before, where it ends the step itself as a rank has failed. */
-static bool says_step_cancelled(const char *text)
+ * srun says so before, where it ends the step itself as a rank has failed.
+ * said  what the attempt has written; NULL = not known
+ * doc   the step's log, which has its number: a trial may start others */
+static bool says_step_cancelled(const char *said, const json_t *doc)
 {
-    const char *step = text, *at, *due;
+    const char *job = pl_json_string(doc, "job"), *number = pl_json_string(doc, "step");
+    _cleanup_free_ char *begin =
+        pl_strf("*** STEP %s.%s ON ", job ? job : "", number ? number : "");
+    const char *step = said, *at, *due;
 
-    while (step && (step = strstr(step, "*** STEP "))) {
+    if (!job || !number || !begin)
+        return false;
+    while (step && (step = strstr(step, begin))) {
         const char *end = step + strcspn(step, "\n");
 
         at = strstr(step, " CANCELLED AT ");
@@ -70,8 +125,8 @@ static bool says_step_cancelled(const char *text)
             break;
         step = end;
     }
-    return step && !strstr(text, "srun: Terminating ") &&
-           !strstr(text, "srun: error: Terminating ");
+    return step && !strstr(said, "srun: Terminating ") &&
+           !strstr(said, "srun: error: Terminating ");
 }
 
 /* True if SIGKILL of a whole step may look so to a hub that it has not reached yet. */
@@ -88,19 +143,17 @@ static bool is_of_sigkill(const json_t *cause)
 /* The cause of an end that began a log and that the hub did not finish. Where we run on the
  * hub's node, the node is well. */
 static enum pl_cause_kind
-after_hub_died(const json_t *doc, int code, const char *text, enum pl_confidence *ret)
+after_hub_died(const json_t *doc, int code, const char *said, enum pl_confidence *ret)
 {
     const char *hub = pl_json_string(json_array_get(json_object_get(doc, "nodes"), 0), "node");
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
 
     *ret = PL_CONFIDENCE_INFERRED;
-    if (says_step_cancelled(text)) {
-        *ret = PL_CONFIDENCE_ASKED;
-        return PL_CAUSE_CANCELLED;
-    }
+    if (says_step_cancelled(said, doc))
+        return PL_CAUSE_CANCELLED; /* inferred: a program may print such a line, too */
     /* plrun says so and ends its rank, with SIGKILL if need be. It does where the hub was:
      * elsewhere the daemon lives and says that it has lost the hub. */
-    if (text && strstr(text, "the node daemon ") && strstr(text, "; ending rank "))
+    if (said && strstr(said, "the node daemon ") && strstr(said, "; ending rank "))
         return PL_CAUSE_RUNTIME;
     if (code == 128 + SIGKILL) {
         *ret = PL_CONFIDENCE_SEEN; /* who sent it is not known */
@@ -113,7 +166,8 @@ after_hub_died(const json_t *doc, int code, const char *text, enum pl_confidence
 static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
-    _cleanup_free_ char *text = stderr_tail();
+    int64_t from = stderr_start(attempt_dir);
+    _cleanup_free_ char *text = stderr_tail(from), *said = stderr_said(from);
     bool inferred = false, reached_srun = pl_env(PL_ENV_PLUME_HUB) != NULL;
     enum pl_confidence confidence = PL_CONFIDENCE_SEEN;
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
@@ -124,7 +178,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
     if (pl_run_state_load(attempt_dir, &doc, err) == 0)
         cause = json_object_get(doc, "cause");
-    if (cause && !(says_step_cancelled(text) && is_of_sigkill(cause)))
+    if (cause && !(is_of_sigkill(cause) && says_step_cancelled(said, doc)))
         return json_incref(cause);
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
     if (kind == PL_CAUSE_NONE && code == 0 && !doc)
@@ -132,7 +186,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     if (kind != PL_CAUSE_NONE)
         confidence = inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED;
     else if (doc)
-        kind = after_hub_died(doc, code, text, &confidence);
+        kind = after_hub_died(doc, code, said, &confidence);
     if (kind == PL_CAUSE_NONE)
         kind = reached_srun ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP;
     cause = json_pack("{s:s, s:s, s:i}", "kind", pl_cause_name(kind), "node", node ? node : "?",

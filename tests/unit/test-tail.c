@@ -226,19 +226,26 @@ static void test_file(void **state)
 {
     char path[] = "/tmp/plume-test-tail-XXXXXX";
     _cleanup_free_ char *tail = NULL, *worker = NULL;
+    _cleanup_free_ char *from = NULL, *end = NULL, *cut = NULL;
     int fd = mkstemp(path);
 
     assert_true(fd >= 0);
     assert_int_equal(pl_write_all(fd, "first\nlast\n", 11), 0);
-    tail = pl_tail_file(path, 0);
+    tail = pl_tail_file(path, 0, 0);
     assert_string_equal(tail, "first\nlast");
+    from = pl_tail_file(path, 6, 0);
+    assert_string_equal(from, "last");
+    end = pl_tail_file(path, 11, 0);
+    assert_string_equal(end, "");
+    cut = pl_tail_file(path, 12, 0); /* it was longer once: all of it is newer */
+    assert_string_equal(cut, "first\nlast");
     assert_int_equal(pl_write_all(fd, SUMMARY("6", "2"), strlen(SUMMARY("6", "2"))), 0);
     close(fd);
-    worker = pl_tail_file(path, 0);
+    worker = pl_tail_file(path, 0, 0);
     unlink(path);
     assert_memory_equal(worker, "worker 6 of agent 0:\n", 21);
-    assert_null(pl_tail_file(path, 0));
-    assert_null(pl_tail_file("/dev/null", 0)); /* no regular file */
+    assert_null(pl_tail_file(path, 0, 0));
+    assert_null(pl_tail_file("/dev/null", 0, 0)); /* no regular file */
 }
 
 int main(void)

@@ -417,7 +417,7 @@ static void begin_log(const char *last)
 {
     const struct timespec old[2] = {{.tv_sec = time(NULL) - 60}, {.tv_sec = time(NULL) - 60}};
     static const char log[] =
-        "{\"type\":\"attempt\",\"world_size\":1}\n"
+        "{\"type\":\"attempt\",\"job\":\"7\",\"step\":\"0\",\"world_size\":1}\n"
         "{\"type\":\"node\",\"node_id\":0,\"node\":\"n1\",\"state\":\"joined\"}\n"
         "{\"type\":\"rank\",\"rank\":0,\"state\":\"running\"}\n";
     char path[256];
@@ -500,24 +500,30 @@ static void test_finish_all_killed(void **state)
 }
 
 /* Finishes with 137 a trial whose hub did not end its log, which ends with this line, and whose
- * output says this. */
-static json_t *finish_with_output(const char *line, const char *said)
+ * output said this before the attempt began, and after. */
+static json_t *finish_with_outputs(const char *line, const char *before, const char *said)
 {
     char path[128];
     int saved = dup(2), fd;
 
-    claim();
-    begin_log(line);
     snprintf(path, sizeof(path), "%s/slurm.out", top);
     fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
-    assert_int_equal(pl_write_all(fd, said, strlen(said)), 0);
+    assert_int_equal(pl_write_all(fd, before, strlen(before)), 0);
     dup2(fd, 2);
+    claim();
+    begin_log(line);
+    assert_int_equal(pl_write_all(fd, said, strlen(said)), 0);
     setenv("PLUME_ATTEMPT", "0", 1);
     assert_int_equal(pl_trial_finish(137, &(int){0}, NULL), 0);
     dup2(saved, 2);
     close(saved);
     close(fd);
     return result();
+}
+
+static json_t *finish_with_output(const char *line, const char *said)
+{
+    return finish_with_outputs(line, "", said);
 }
 
 #define STEP_CANCELLED                                                                             \
@@ -529,8 +535,93 @@ static void test_finish_step_cancelled(void **state)
     json_t *o = finish_with_output("", STEP_CANCELLED);
 
     assert_string_equal(pl_json_string(o, "state"), "cancelled");
-    assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "asked");
+    assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "inferred");
     json_decref(o);
+}
+
+/* srun writes a line for each node after Slurm's word. */
+static void test_finish_step_cancelled_on_many_nodes(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf said = {0};
+    json_t *o;
+
+    assert_int_equal(pl_buf_adds(&said, STEP_CANCELLED), 0);
+    for (int i = 2; i < 400; i++)
+        assert_int_equal(pl_buf_addf(&said, "srun: error: n%d: task %d: Killed\n", i, i), 0);
+    o = finish_with_output("", pl_buf_str(&said));
+    assert_string_equal(pl_json_string(o, "state"), "cancelled");
+    json_decref(o);
+}
+
+static void test_finish_step_cancelled_before(void **state)
+{
+    static const struct {
+        const char *before, *said, *kind;
+    } cases[] = {
+        /* a requeued job appends to the output of the attempt before, with the same numbers */
+        {STEP_CANCELLED, "srun: error: n1: task 0: Killed\n", "signal"},
+        {"srun: error: Terminating job step 7.0\n", STEP_CANCELLED, "cancelled"},
+        {"plrun: the node daemon is gone; ending rank 0\n", "", "signal"},
+        /* of another job that writes into the same file, or of another step of the script */
+        {"", "slurmstepd-n1: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n",
+         "signal"},
+        {"", "slurmstepd-n1: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n",
+         "signal"},
+        {"", "slurmstepd-n1: error: *** STEP 7.01 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n",
+         "signal"},
+        {"", "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n",
+         "signal"},
+        {"", "slurmstepd-n1: error: *** STEP 7.0 ON n1 FAILED (non-zero exit code) ***\n",
+         "signal"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        json_t *o = finish_with_outputs("", cases[i].before, cases[i].said), *cause;
+
+        cause = json_object_get(o, "cause");
+        assert_string_equal(pl_json_string(cause, "kind"), cases[i].kind);
+        if (!*cases[i].said)
+            assert_null(json_object_get(cause, "text"));
+        else if (*cases[i].before)
+            assert_null(strstr(pl_json_string(cause, "text"), cases[i].before));
+        json_decref(o);
+        assert_int_equal(remove_run(NULL), 0);
+        assert_int_equal(make_run(NULL), 0);
+    }
+}
+
+/* The script's set-up has turned its stderr to a file of which the claim knows nothing, or a
+ * program has cut off what there was before. */
+static void test_finish_stderr_changed(void **state)
+{
+    static const char twice[] = STEP_CANCELLED STEP_CANCELLED;
+    int saved = dup(2);
+
+    for (int cut = 0; cut < 2; cut++) {
+        _cleanup_free_ char *path = pl_strf("%s/slurm.out", top), *other = pl_strf("%s/other", top);
+        int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        json_t *o;
+
+        assert_int_equal(pl_write_all(fd, twice, strlen(twice)), 0);
+        dup2(fd, 2);
+        close(fd);
+        claim();
+        begin_log("");
+        fd = open(cut ? path : other, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+        assert_int_equal(pl_write_all(fd, STEP_CANCELLED, strlen(STEP_CANCELLED)), 0);
+        dup2(fd, 2);
+        close(fd);
+        setenv("PLUME_ATTEMPT", "0", 1);
+        assert_int_equal(pl_trial_finish(137, &(int){0}, NULL), 0);
+        dup2(saved, 2);
+        o = result();
+        assert_string_equal(pl_json_string(o, "state"), cut ? "cancelled" : "failed");
+        assert_non_null(pl_json_string(json_object_get(o, "cause"), "text"));
+        json_decref(o);
+        assert_int_equal(remove_run(NULL), 0);
+        assert_int_equal(make_run(NULL), 0);
+    }
+    close(saved);
 }
 
 /* SIGKILL came to other nodes first, and the hub has named a cause before its own came. Other
@@ -726,6 +817,9 @@ int main(void)
         IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),
         IN_RUN(test_finish_step_cancelled),
+        IN_RUN(test_finish_step_cancelled_on_many_nodes),
+        IN_RUN(test_finish_step_cancelled_before),
+        IN_RUN(test_finish_stderr_changed),
         IN_RUN(test_finish_step_cancelled_with_a_cause),
         IN_RUN(test_finish_step_ended_by_slurm),
         IN_RUN(test_finish_ranks_killed_by_plrun),
