@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Adds up what PLUME_EMULATED_BANKS=FOLDER has written (trace.h): for each line that reads or writes shared
-memory how many passes over its banks an access takes, beside the fewest that its size needs.
+memory how many passes over its banks an access takes, beside the fewest that its size needs. The worst line is
+the last, so that the end of a log has it.
 
     banks.py FOLDER [--most X]    with --most: status 1 if a line's ratio is above X
 """
@@ -25,12 +26,14 @@ def main():
             lines[where, int(size)][1] += int(best)
     if not lines:
         sys.exit(f"banks.py: nothing is in '{options.folder}'")
-    worst = 0.0
-    for (where, size), (passes, best) in sorted(lines.items(), key=lambda line: -line[1][0] / line[1][1]):
+    above = []
+    for (where, size), (passes, best) in sorted(lines.items(), key=lambda line: line[1][0] / line[1][1]):
         print(f"{passes / best:6.2f}  {passes:12d}  {size:2d} bytes  {where}")
-        worst = max(worst, passes / best)
-    if options.most is not None and worst > options.most:
-        sys.exit(f"banks.py: {worst:.2f} passes where one would do; at most {options.most} are allowed")
+        if options.most is not None and passes / best > options.most:
+            above.append(f"{passes / best:.2f} at {where} ({size} bytes)")
+    if above:
+        sys.stdout.flush()  # stderr comes after it
+        sys.exit(f"banks.py: at most {options.most} passes are allowed where one would do: {', '.join(above)}")
 
 
 if __name__ == "__main__":
