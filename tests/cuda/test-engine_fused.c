@@ -1,27 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Passes that a norm's kernel does on the way (tape_fuse.c), on random residual streams: the bits
  * are those of separate kernels, on the host and on a device of the emulated CUDA kernels. */
-#include "kernels/cuda/cuda.h"
 #include "runtime/engine/tape/tape_private.h"
+#include "tests/cuda/fake_device.h"
 #include "tests/unit/engine/engine_net.h"
 
 #define POOL 8
-
-static const struct pl_kernels *fake_kernels(struct pl_device *dev, enum pl_real real)
-{
-    return pl_kernels_cuda(real);
-}
-
-static struct pl_device *fake_device(void)
-{
-    static struct pl_device_ops ops;
-    static struct pl_device dev = {.ops = &ops, .name = "fake"};
-
-    ops = *pl_device_cpu()->ops;
-    ops.host = false;
-    ops.kernels = fake_kernels;
-    return &dev;
-}
 
 /* A residual stream x, and what else is read at the end. */
 struct stream {

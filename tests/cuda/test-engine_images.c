@@ -2,29 +2,13 @@
 /* Images on a device of the emulated CUDA kernels, in random networks of convolutions and batch
  * norms: what a norm's kernel does on the way (tape_fuse.c) changes no bit, and channels that are
  * last in memory change only the order of sums. */
-#include "kernels/cuda/cuda.h"
 #include "runtime/engine/tape/tape_private.h"
+#include "tests/cuda/fake_device.h"
 #include "tests/unit/engine/engine_net.h"
 
 #define CHANNELS 8
 #define SHOWN_MAX 4
 #define BATCH 3
-
-static const struct pl_kernels *fake_kernels(struct pl_device *dev, enum pl_real real)
-{
-    return pl_kernels_cuda(real);
-}
-
-static struct pl_device *fake_device(void)
-{
-    static struct pl_device_ops ops;
-    static struct pl_device dev = {.ops = &ops, .name = "fake"};
-
-    ops = *pl_device_cpu()->ops;
-    ops.host = false;
-    ops.kernels = fake_kernels;
-    return &dev;
-}
 
 struct how {
     bool fuse, reuse, last;

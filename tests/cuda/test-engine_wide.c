@@ -2,30 +2,14 @@
 /* Weights in 16 bits that are not cast in each step, and their gradients, which products write in
  * f32 (`lends_all` and `wide_grads` of a tape), on a device of the emulated CUDA kernels: against
  * casts, which round to 16 bits on the way. And the copies of parameters in 16 bits. */
-#include "kernels/cuda/cuda.h"
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/params/halves.h"
 #include "runtime/engine/tape/tape_private.h"
+#include "tests/cuda/fake_device.h"
 #include "tests/unit/engine/engine_net.h"
 
 #define WIDTH 16
 #define ROWS 5
-
-static const struct pl_kernels *fake_kernels(struct pl_device *dev, enum pl_real real)
-{
-    return pl_kernels_cuda(real);
-}
-
-static struct pl_device *fake_device(void)
-{
-    static struct pl_device_ops ops;
-    static struct pl_device dev = {.ops = &ops, .name = "fake"};
-
-    ops = *pl_device_cpu()->ops;
-    ops.host = false;
-    ops.kernels = fake_kernels;
-    return &dev;
-}
 
 /* Uses of the weights and the bias of a layer. */
 static const struct use {
