@@ -56,7 +56,7 @@ int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
     return ret->start ? 0 : -ESRCH;
 }
 
-/* The value of a line "NAME:\tVALUE" of /proc, in this base; fallback where there is none. */
+/* Returns the number after `name` in a text of /proc; `fallback` if the text lacks the name. */
 static unsigned long long
 proc_value(const char *text, const char *name, int base, unsigned long long fallback)
 {

@@ -39,9 +39,9 @@ struct pl_ghosts {
 };
 void pl_ghosts_finish(struct pl_ghosts *ghosts);
 
-/* Fills gpus and the list, sorted by pid. With `epilog` looks instead for all processes of job_uid
- * that belong to `job`, which has ended since slurmd runs its epilog: no question to Slurm.
- * Notes what could not be asked. -ENOMEM, errors of /proc. */
+/* Fills gpus and the list, sorted by pid. With `epilog` it looks instead for all processes of
+ * job_uid that belong to `job`, and does not ask Slurm: slurmd runs an epilog only after the job
+ * has ended. Notes what could not be asked. -ENOMEM, errors of /proc. */
 int pl_ghosts_find(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_error *err);
 
 /* Ends the processes that have `end` set, by SIGTERM and after a grace by SIGKILL, through pidfds:

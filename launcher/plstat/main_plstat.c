@@ -97,7 +97,8 @@ static const struct pl_option options[] = {
      PL_OPTION_TRUE(struct pl_plstat, ghosts.end)},
     {"yes", 0, NULL, NULL, "with --end: all of yours whose job has ended",
      PL_OPTION_TRUE(struct pl_plstat, ghosts.yes)},
-    {"epilog", 0, NULL, NULL, "in slurmd's epilog: the processes that job SLURM_JOB_ID left behind",
+    {"epilog", 0, NULL, NULL,
+     "for slurmd's epilog: the processes that job SLURM_JOB_ID left behind",
      PL_OPTION_TRUE(struct pl_plstat, ghosts.epilog)},
     {0},
 };
