@@ -5,6 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+int pl_report_error(const struct pl_error *err, int code)
+{
+    pl_term_complain(stderr, "plsubmit", pl_error_text(err));
+    return code;
+}
+
 void pl_report_messages(const struct pl_buf *messages)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};

@@ -7,6 +7,9 @@
 #include "common/base/buf.h"
 #include "common/run/run_folder.h"
 
+/* Prints an error. Returns `code`, the exit code. */
+int pl_report_error(const struct pl_error *err, int code);
+
 /* Copies messages of sbatch, in lines, to stderr. */
 void pl_report_messages(const struct pl_buf *messages);
 
