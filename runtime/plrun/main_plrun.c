@@ -14,6 +14,7 @@
 #include "runtime/node/net.h"
 #include "runtime/node/slurm_step.h"
 #include "runtime/plrun/end.h"
+#include "runtime/plrun/program.h"
 #include "runtime/plrun/starter.h"
 #include "runtime/plrun/tasks.h"
 #include "runtime/plrun/trial.h"
@@ -230,7 +231,7 @@ static int run_program(char **argv, bool trial, struct pl_error *err)
     int r;
 
     if (is_rank())
-        return pl_starter_exec(argv);
+        return pl_program_exec(argv);
     /* From a job script's set-up, or from a rank: this step is not the trial, whose files are its.
      */
     if (!trial && pl_env(PL_ENV_PLUME_RUN_DIR))

@@ -13,8 +13,4 @@
  * Returns the exit code for plrun, or a negative errno with err set if nothing was started. */
 int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err);
 
-/* Becomes the program. On failure writes a message to fd 2 and returns the exit code: 127 (no such
- * program) or 126. Does not log; safe in a forked child. */
-int pl_starter_exec(char *const *argv);
-
 #endif
