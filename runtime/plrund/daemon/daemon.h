@@ -195,7 +195,6 @@ void pl_daemon_control_message(struct pl_daemon *d, json_t *message);
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
 void pl_daemon_send_world(struct pl_daemon *d);
 void pl_daemon_refuse_all(struct pl_daemon *d);
-void pl_daemon_send_metrics(struct pl_daemon *d);
 void pl_daemon_send_verdicts(struct pl_daemon *d);
 /* Shows the guards of ranks, and our owner, that the daemon lives. */
 void pl_daemon_beat(struct pl_daemon *d);
@@ -204,6 +203,17 @@ void pl_rank_signal(struct pl_rank *rank, int signal);
 void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns);
 /* Whoever started it is gone and has reported no end: it counts as killed. */
 void pl_rank_starter_gone(struct pl_rank *rank);
+
+/* daemon_world.c: the hub's world, once it has come; and what this rank is told of it, NULL when
+ * out of memory. */
+struct pl_msg_hub_world pl_daemon_world(const struct pl_daemon *d);
+json_t *pl_rank_world_new(const struct pl_rank *rank);
+
+/* daemon_metrics.c: what a rank reports of its steps and metrics, one by one from its output (ctx
+ * is the rank) or in a message. send gives the hub the last values of all ranks. */
+void pl_rank_metric(void *ctx, const char *name, double value);
+void pl_rank_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics *message);
+void pl_daemon_send_metrics(struct pl_daemon *d);
 
 /* daemon_output.c: the rank's streams. take gets them from its starter's hello (ops get the rank);
  * false without memory: a rank whose output nobody reads would end by SIGPIPE. open opens its files

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon's side of the rank socket: starters, programs, and what is known of each rank. */
-#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/parse.h"
-#include "common/base/site.h"
-#include "common/base/utf8.h"
 #include "common/proto/json.h"
 #include "common/proto/messages.h"
 #include "common/proto/rank/rank_link.h"
-#include "common/run/run_state.h"
 #include "runtime/plrund/daemon/daemon.h"
 
 #include <math.h>
@@ -17,11 +12,6 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-
-#define KEYS_MAX 256 /* metrics of a rank in one second */
-#define BEST_NAME_MAX 256
-#define PIPE_COLUMNS 400
-#define PHASE_MAX 64
 
 struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 {
@@ -34,109 +24,6 @@ struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank)
 /* ---- the world, refusals and verdicts ---- */
 
 static void rank_started(struct pl_rank *rank, int64_t pid);
-
-/* Variables of a rank, "NAME=VALUE" each. */
-struct env_list {
-    json_t *list;
-    bool incomplete; /* there was no memory for one */
-};
-
-static void add_env(struct env_list *env, const char *fmt, ...) PL_PRINTF(2, 3);
-
-static void add_env(struct env_list *env, const char *fmt, ...)
-{
-    char *text = NULL;
-    va_list ap;
-
-    va_start(ap, fmt);
-    if (vasprintf(&text, fmt, ap) < 0)
-        text = NULL;
-    va_end(ap);
-    /* A path that is not UTF-8 cannot be told. */
-    if (!text || (json_array_append_new(env->list, json_string(text)) < 0 &&
-                  pl_utf8_valid(text, strlen(text))))
-        env->incomplete = true;
-    free(text);
-}
-
-/* CPUs of a rank, as Slurm allocated them. */
-static unsigned rank_cpus(const struct pl_slurm_step *step)
-{
-    const char *per_task = pl_env(PL_ENV_SLURM_CPUS_PER_TASK),
-               *on_node = pl_env(PL_ENV_SLURM_CPUS_ON_NODE);
-    int64_t n;
-
-    if (per_task && pl_parse_int(per_task, 1, 65536, &n, NULL) == 0)
-        return (unsigned)n;
-    if (on_node && pl_parse_int(on_node, 1, 65536, &n, NULL) == 0)
-        return PL_MAX((unsigned)n / step->local_ntasks, 1u);
-    return 1;
-}
-
-/* The hub's world; only once it has come. */
-static struct pl_msg_hub_world read_world(const struct pl_daemon *d)
-{
-    struct pl_msg m = {0};
-
-    pl_msg_read_as(d->world, PL_MSG_HUB_WORLD, &m);
-    return m.hub_world;
-}
-
-/* NULL: out of memory. */
-static json_t *make_world(struct pl_rank *rank)
-{
-    struct pl_daemon *d = rank->daemon;
-    struct pl_msg_hub_world world = read_world(d);
-    const struct pl_slurm_step *s = &d->step;
-    const char *given = pl_env_text(PL_ENV_PLUME_NCCL_DEBUG), *level = NULL;
-    const char *interface = pl_env(PL_ENV_PLUME_NCCL_IFNAME);
-    char name[64];
-    _cleanup_(json_decrefp) json_t *own = json_array(), *more = json_array();
-    struct env_list env = {.list = own}, defaults = {.list = more};
-
-    if (given)
-        pl_parse_nccl_level(given, &level, NULL); /* pl_daemon_init() has checked it */
-    add_env(&env, "RANK=%u", rank->rank);
-    add_env(&env, "WORLD_SIZE=%u", s->ntasks);
-    add_env(&env, "LOCAL_RANK=%u", rank->local_rank);
-    add_env(&env, "LOCAL_WORLD_SIZE=%u", s->local_ntasks);
-    add_env(&env, "NODE_RANK=%u", s->node_id);
-    add_env(&env, "GROUP_RANK=%u", s->node_id);
-    add_env(&env, "MASTER_ADDR=%s", world.master_addr);
-    add_env(&env, "MASTER_PORT=%lld", (long long)world.master_port);
-    add_env(&env, "PLUME_SOCKET=%s", d->socket_path);
-    add_env(&env, "PLUME_NODE_ADDR=%s", world.node_addr);
-    add_env(&env, "PLUME_RUN_DIR=%s", world.run_dir);
-    add_env(&env, "PLUME_TRIAL=%u", s->trial);
-    add_env(&env, "PLUME_ATTEMPT=%u", s->attempt);
-    add_env(&env, "PLUME_RUNTIME=%s", s->plugin ? "plugin" : "plrun");
-    if (level && *level)
-        add_env(&env, "NCCL_DEBUG=%s", level);
-    if (interface && *interface)
-        add_env(&env, "NCCL_SOCKET_IFNAME=%s", interface);
-    if (pl_site_nccl_ras_off())
-        add_env(&env, "NCCL_RAS_ENABLE=0");
-    add_env(&defaults, "OMP_NUM_THREADS=%u", rank_cpus(s));
-    add_env(&defaults,
-            "PYTHONFAULTHANDLER=1"); /* the stack of a crash, for the cause's last lines */
-    if (rank->out ||
-        rank->err) /* a pipe has no width: progress bars and tables must not be broken */
-        add_env(&defaults, "COLUMNS=%d", PIPE_COLUMNS);
-    if (d->ras_port) /* the default port is shared by all jobs of a node */
-        add_env(&defaults, "NCCL_RAS_ADDR=localhost:%u", d->ras_port);
-    if (pl_daemon_net_interface(d, world.node_addr, name, sizeof(name))) {
-        add_env(&defaults, "GLOO_SOCKET_IFNAME=%s", name);
-        add_env(&defaults, "TP_SOCKET_IFNAME=%s", name);
-    }
-    if (world.coordinator_port > 0)
-        add_env(&defaults,
-                strchr(world.master_addr, ':') ? "JAX_COORDINATOR_ADDRESS=[%s]:%lld"
-                                               : "JAX_COORDINATOR_ADDRESS=%s:%lld",
-                world.master_addr, (long long)world.coordinator_port);
-    if (env.incomplete || defaults.incomplete) /* a rank without its number would do wrong work */
-        return NULL;
-    return pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_WORLD, .rank_world = {own, more}});
-}
 
 /* This rank cannot run here: it has failed. */
 static void refuse_rank(struct pl_rank *rank, const char *text)
@@ -153,7 +40,7 @@ static void send_world(struct pl_rank *rank)
 
     if (rank->world_sent || !rank->starter || rank->ended)
         return;
-    world = make_world(rank);
+    world = pl_rank_world_new(rank);
     if (!world) {
         refuse_rank(rank, "cannot tell this rank its place: out of memory");
         return;
@@ -172,7 +59,7 @@ void pl_daemon_send_world(struct pl_daemon *d)
         send_world(&d->ranks[i]);
     for (unsigned i = 0; i < d->n_present; i++)
         if (d->ranks[i].world_sent)
-            pl_rank_output_open(&d->ranks[i], read_world(d).attempt_dir);
+            pl_rank_output_open(&d->ranks[i], pl_daemon_world(d).attempt_dir);
 }
 
 static void refuse(struct pl_daemon *d, struct pl_rank_conn *c)
@@ -240,127 +127,6 @@ void pl_daemon_beat(struct pl_daemon *d)
 }
 
 /* ---- messages of ranks ---- */
-
-/* Keeps the best value of the objective NAME.best, and its step. Here, because only the last value
- * of each second leaves the daemon. */
-static void note_best(struct pl_rank *rank, const char *name, double value)
-{
-    const struct pl_daemon *d = rank->daemon;
-    char best[BEST_NAME_MAX], at[BEST_NAME_MAX];
-
-    if (!d->best_of || strcmp(name, d->best_of) != 0 || !isfinite(value) ||
-        (!isnan(rank->best) && !(d->best_is_max ? value > rank->best : value < rank->best)))
-        return;
-    rank->best = value;
-    snprintf(best, sizeof(best), "%s.best", name);
-    snprintf(at, sizeof(at), "%s.best_step", name);
-    json_object_set_new(rank->metrics, best, json_real(value));
-    if (rank->step >= 0)
-        json_object_set_new(rank->metrics, at, json_integer(rank->step));
-}
-
-/* Measures the steps here, exactly: the hub gets one item a second. */
-static void note_step(struct pl_rank *rank, int64_t step)
-{
-    uint64_t now = pl_now_ns();
-
-    if (step > rank->step) {
-        if (rank->moved_ns && rank->step >= 0)
-            rank->gap_ms = PL_MAX(rank->gap_ms, (int64_t)((now - rank->moved_ns) / 1000000));
-        rank->moved_ns = rank->pauses ? 0 : now;
-        rank->moves++;
-    }
-    rank->step = step;
-}
-
-static void note_phase(struct pl_rank *rank, const char *phase)
-{
-    if (strlen(phase) > PHASE_MAX)
-        return;
-    rank->pauses = *phase;
-    rank->moved_ns = rank->pauses ? 0 : pl_now_ns();
-    free(rank->phase);
-    rank->phase = strdup(phase);
-}
-
-static void on_metric(void *ctx, const char *name, double value)
-{
-    struct pl_rank *rank = ctx;
-    json_t *v;
-
-    if (strcmp(name, "step") == 0 && isfinite(value)) {
-        if (value >= 0 && value < (double)INT64_MAX)
-            note_step(rank, (int64_t)value);
-        if (!rank->metrics)
-            rank->metrics = json_object();
-        return;
-    }
-    v = isfinite(value) ? json_real(value)
-                        : json_string(isnan(value) ? "nan"
-                                      : value > 0  ? "inf"
-                                                   : "-inf");
-    if (!rank->metrics)
-        rank->metrics = json_object();
-    json_object_set_new(rank->metrics, name, v);
-    note_best(rank, name, value);
-}
-
-static void take_metrics(struct pl_rank *rank, const struct pl_msg_rank_metrics *message)
-{
-    json_t *value;
-    const char *key;
-    double number;
-
-    if (message->step >= 0) /* absent or no step: the last one stays */
-        note_step(rank, message->step);
-    if (!rank->metrics)
-        rank->metrics = json_object();
-    if (message->own_us >= 0) {
-        rank->own_us += (double)message->own_us;
-        rank->own_n++;
-    }
-    if (message->phase)
-        note_phase(rank, message->phase);
-    json_object_foreach (message->metrics, key, value)
-        if (pl_name_valid(key, strlen(key)) && pl_run_state_number(value, &number) == 0)
-            if (json_object_size(rank->metrics) < KEYS_MAX || json_object_get(rank->metrics, key)) {
-                json_object_set(rank->metrics, key, value);
-                note_best(rank, key, number);
-            }
-}
-
-/* The mean of what it has reported since the last item. */
-static int64_t own_us(const struct pl_rank *rank)
-{
-    return rank->own_n ? (int64_t)(rank->own_us / rank->own_n) : PL_MSG_ABSENT;
-}
-
-void pl_daemon_send_metrics(struct pl_daemon *d)
-{
-    _cleanup_(json_decrefp) json_t *items = json_array();
-
-    for (unsigned i = 0; i < d->n_present; i++) {
-        struct pl_rank *rank = &d->ranks[i];
-        _cleanup_(json_decrefp) json_t *metrics = PL_TAKE(rank->metrics);
-        _cleanup_free_ char *phase = PL_TAKE(rank->phase);
-
-        if (metrics)
-            json_array_append_new(
-                items,
-                pl_msg_new(&(struct pl_msg){
-                    .type = PL_MSG_NODE_METRICS_ITEM,
-                    .node_metrics_item = {rank->rank, metrics,
-                                          rank->step < 0 ? PL_MSG_ABSENT : rank->step, phase,
-                                          own_us(rank), rank->moves ? rank->moves : PL_MSG_ABSENT,
-                                          rank->gap_ms ? rank->gap_ms : PL_MSG_ABSENT},
-                }));
-        rank->own_us = rank->own_n = 0;
-        rank->moves = rank->gap_ms = 0;
-    }
-    if (json_array_size(items))
-        pl_uplink_send(d->uplink,
-                       &(struct pl_msg){.type = PL_MSG_NODE_METRICS, .node_metrics.items = items});
-}
 
 static void rank_started(struct pl_rank *rank, int64_t pid)
 {
@@ -455,7 +221,7 @@ static void on_message(struct pl_rank *rank, const struct pl_msg *m)
 
     switch (m->type) {
     case PL_MSG_RANK_METRICS:
-        take_metrics(rank, &m->rank_metrics);
+        pl_rank_metrics(rank, &m->rank_metrics);
         break;
     case PL_MSG_RANK_SPAWNED:
         rank_started(rank, m->rank_spawned.pid);
@@ -605,7 +371,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
 
 int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
 {
-    static const struct pl_capture_ops ops = {.metric = on_metric, .done = on_done};
+    static const struct pl_capture_ops ops = {.metric = pl_rank_metric, .done = on_done};
     struct pl_daemon *d = c->daemon;
     const struct pl_msg_rank_hello *hello;
     struct pl_rank *known;
@@ -643,7 +409,7 @@ int pl_rank_hello(struct pl_rank_conn *c, json_t *message)
         refuse(d, c);
     } else if (d->world) {
         send_world(c->rank);
-        pl_rank_output_open(c->rank, read_world(d).attempt_dir);
+        pl_rank_output_open(c->rank, pl_daemon_world(d).attempt_dir);
     }
     return 0;
 }
