@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Values that ranks on several nodes give each other by key, and a server among strangers. */
-#include "common/base/fs.h"
-#include "runtime/engine/comm/kv_server.h"
+/* Values that ranks on several nodes give each other by key. */
 #include "runtime/engine/comm/kv_store.h"
 #include "tests/engine/ranks.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -175,66 +170,6 @@ static void test_a_store_that_is_gone_is_told(void **state)
     ranks_run(2, 1, first_is_gone, NULL, 0);
 }
 
-/* ---- strangers ---- */
-
-static int knock(unsigned port)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
-    return fd;
-}
-
-/* The server has closed the connection, and said no more than its nonce. */
-static void assert_closed(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    char buf[64];
-    ssize_t n;
-    size_t all = 0;
-
-    while ((n = poll(&p, 1, WAIT_MS) == 1 ? recv(fd, buf, sizeof(buf), 0) : -2) > 0)
-        all += (size_t)n;
-    assert_int_not_equal(n, -2);
-    assert_true(all <= PL_KV_NONCE);
-    close(fd);
-}
-
-static void test_strangers_get_nothing(void **state)
-{
-    static const uint8_t key[PL_SHA256_BYTES] = {1, 2, 3};
-    struct pl_kv_request request = {.what = PL_KV_GET, .key_len = 3};
-    uint8_t nonce[PL_KV_NONCE];
-    struct pl_kv_server *server;
-    char junk[4096];
-    unsigned port;
-    int fd, silent;
-
-    assert_int_equal(pl_comm_tcp_listen("127.0.0.1", &fd, &port, NULL), 0);
-    assert_int_equal(pl_kv_server_start(fd, key, &server, NULL), 0);
-    silent = knock(port);
-    memset(junk, 0xff, sizeof(junk)); /* lengths that are too large */
-    fd = knock(port);
-    assert_int_equal(send(fd, junk, sizeof(junk), MSG_NOSIGNAL), sizeof(junk));
-    assert_closed(fd);
-    fd = knock(port); /* a good request without the key */
-    assert_int_equal(recv(fd, nonce, sizeof(nonce), MSG_WAITALL), sizeof(nonce));
-    assert_int_equal(send(fd, &request, sizeof(request), MSG_NOSIGNAL), sizeof(request));
-    assert_int_equal(send(fd, "abc", 3, MSG_NOSIGNAL), 3);
-    assert_closed(fd);
-    fd = knock(port); /* with the key, for another connection's nonce */
-    assert_int_equal(pl_kv_prove(key, 'C', nonce, &request, offsetof(struct pl_kv_request, proof),
-                                 "abc", 3, NULL, 0, request.proof),
-                     0);
-    assert_int_equal(send(fd, &request, sizeof(request), MSG_NOSIGNAL), sizeof(request));
-    assert_int_equal(send(fd, "abc", 3, MSG_NOSIGNAL), 3);
-    assert_closed(fd);
-    pl_kv_server_stop(server);
-    assert_closed(silent);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,7 +177,6 @@ int main(void)
         cmocka_unit_test(test_a_get_waits_beside_a_put),
         cmocka_unit_test(test_a_rank_that_gives_up_is_told),
         cmocka_unit_test(test_a_store_that_is_gone_is_told),
-        cmocka_unit_test(test_strangers_get_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

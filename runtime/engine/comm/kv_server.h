@@ -4,7 +4,7 @@
 #ifndef PL_RUNTIME_ENGINE_COMM_KV_SERVER_H
 #define PL_RUNTIME_ENGINE_COMM_KV_SERVER_H
 
-#include "common/base/error.h"
+#include "runtime/engine/comm/comm.h"
 #include "runtime/engine/util/sha256.h"
 
 #include <stddef.h>
@@ -12,12 +12,23 @@
 
 #define PL_KV_NONCE 16
 
+/* Where rank 0's server is, as all ranks get it. */
+struct pl_kv_place {
+    char address[256];
+    uint32_t port;
+    uint8_t key[PL_SHA256_BYTES];
+    int32_t code; /* 0, or why there is none */
+    char text[PL_COMM_TEXT_MAX];
+};
+
 enum { PL_KV_PUT = 1, PL_KV_GET = 2, PL_KV_FAIL = 3 };
 
-/* The key and the value follow it. */
+/* The key and the value follow it. The proof comes before them, so that no more than this is kept
+ * of somebody without the key. */
 struct pl_kv_request {
     uint32_t what, key_len, len, timeout_ms;
-    uint8_t nonce[PL_KV_NONCE];
+    uint8_t nonce[PL_KV_NONCE]; /* of the call: one that is made again has the same */
+    uint8_t body[PL_SHA256_BYTES];
     uint8_t proof[PL_SHA256_BYTES];
 };
 
@@ -25,20 +36,28 @@ struct pl_kv_request {
 struct pl_kv_reply {
     int32_t code; /* 0 or a negative errno */
     uint32_t len;
+    uint8_t body[PL_SHA256_BYTES];
     uint8_t proof[PL_SHA256_BYTES];
 };
 
-/* HMAC(key, side, nonce, head, a, b). -ENOMEM. */
-int pl_kv_prove(const uint8_t key[PL_SHA256_BYTES],
-                char side,
-                const uint8_t nonce[PL_KV_NONCE],
-                const void *head,
-                size_t head_len,
-                const void *a,
-                size_t a_len,
-                const void *b,
-                size_t b_len,
-                uint8_t ret[PL_SHA256_BYTES]);
+/* SHA-256 of what follows a head: key and value, or a value alone. */
+void pl_kv_digest(
+    const void *a, size_t a_len, const void *b, size_t b_len, uint8_t ret[PL_SHA256_BYTES]);
+
+/* Set and check the proof, the last member: HMAC(key, side, the other side's nonce, the members
+ * before it). */
+void pl_kv_prove_request(const uint8_t key[PL_SHA256_BYTES],
+                         const uint8_t nonce[PL_KV_NONCE],
+                         struct pl_kv_request *request);
+bool pl_kv_request_proven(const uint8_t key[PL_SHA256_BYTES],
+                          const uint8_t nonce[PL_KV_NONCE],
+                          const struct pl_kv_request *request);
+void pl_kv_prove_reply(const uint8_t key[PL_SHA256_BYTES],
+                       const uint8_t nonce[PL_KV_NONCE],
+                       struct pl_kv_reply *reply);
+bool pl_kv_reply_proven(const uint8_t key[PL_SHA256_BYTES],
+                        const uint8_t nonce[PL_KV_NONCE],
+                        const struct pl_kv_reply *reply);
 
 struct pl_kv_server;
 

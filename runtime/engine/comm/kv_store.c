@@ -11,24 +11,16 @@
 #include <sys/socket.h>
 
 #define TALK_MS 10000 /* limit of a call beside the time that it waits for a value */
-
-/* The place of rank 0's server, as all ranks get it. */
-struct place {
-    char address[256];
-    uint32_t port;
-    uint8_t key[PL_SHA256_BYTES];
-    int32_t code; /* 0, or why there is none */
-    char text[PL_COMM_TEXT_MAX];
-};
+#define PAUSE_MS 64   /* at most, before a broken connection is made again */
 
 struct pl_kv_store {
-    struct place place;
+    struct pl_kv_place place;
     struct pl_kv_server *server; /* of rank 0 */
 };
 
 static int serve(struct pl_kv_store *store, const char *address, struct pl_error *err)
 {
-    struct place *place = &store->place;
+    struct pl_kv_place *place = &store->place;
     unsigned port = 0;
     int fd = -EBADF, r = pl_comm_tcp_listen(address, &fd, &port, err);
 
@@ -99,7 +91,7 @@ static int move_all(int fd, void *bytes, size_t len, bool out, uint64_t limit)
     return 0;
 }
 
-static int connect_to(const struct place *place, uint64_t limit)
+static int connect_to(const struct pl_kv_place *place, uint64_t limit)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list, *a;
     char port[16];
@@ -120,7 +112,8 @@ static int connect_to(const struct place *place, uint64_t limit)
     return fd < 0 ? r : fd;
 }
 
-static int talk(const struct place *place,
+/* Sends a request whose nonce and digest are set, and receives the reply. */
+static int talk(const struct pl_kv_place *place,
                 int fd,
                 struct pl_kv_request *request,
                 const char *key,
@@ -129,14 +122,10 @@ static int talk(const struct place *place,
                 char **ret,
                 uint64_t limit)
 {
-    uint8_t nonce[PL_KV_NONCE], want[PL_SHA256_BYTES];
+    uint8_t nonce[PL_KV_NONCE], body[PL_SHA256_BYTES];
     int r = move_all(fd, nonce, sizeof(nonce), false, limit);
 
-    if (r == 0 && getrandom(request->nonce, PL_KV_NONCE, 0) != PL_KV_NONCE)
-        r = -errno;
-    if (r == 0)
-        r = pl_kv_prove(place->key, 'C', nonce, request, offsetof(struct pl_kv_request, proof), key,
-                        request->key_len, value, request->len, request->proof);
+    pl_kv_prove_request(place->key, nonce, request);
     if (r == 0)
         r = move_all(fd, request, sizeof(*request), true, limit);
     if (r == 0)
@@ -145,18 +134,46 @@ static int talk(const struct place *place,
         r = move_all(fd, (char *)(uintptr_t)value, request->len, true, limit);
     if (r == 0)
         r = move_all(fd, reply, sizeof(*reply), false, limit);
+    if (r == 0 && !pl_kv_reply_proven(place->key, request->nonce, reply))
+        r = -EACCES;
     if (r == 0 && reply->len > PL_KV_VALUE_MAX)
         r = -EPROTO;
     if (r < 0)
         return r;
     *ret = calloc(1, (size_t)reply->len + 1);
     r = *ret ? move_all(fd, *ret, reply->len, false, limit) : -ENOMEM;
-    if (r == 0)
-        r = pl_kv_prove(place->key, 'S', request->nonce, reply, offsetof(struct pl_kv_reply, proof),
-                        *ret, reply->len, NULL, 0, want);
-    if (r == 0 && !pl_bytes_equal(want, reply->proof, sizeof(want)))
-        r = -EACCES;
-    return r;
+    if (r < 0)
+        return r;
+    pl_kv_digest(*ret, reply->len, NULL, 0, body);
+    return pl_bytes_equal(body, reply->body, sizeof(body)) ? 0 : -EACCES;
+}
+
+/* Connects and talks, again if the connection breaks: among many strangers it may be ended before
+ * it has proven the key. -ECONNRESET: rank 0 is gone. */
+static int talk_again(const struct pl_kv_place *place,
+                      struct pl_kv_request *request,
+                      const char *key,
+                      const char *value,
+                      struct pl_kv_reply *reply,
+                      char **ret)
+{
+    uint64_t limit = pl_now_ns() + (request->timeout_ms + (uint64_t)TALK_MS) * 1000000u;
+
+    for (int tries = 1;; tries++) {
+        int fd = connect_to(place, limit), r = fd;
+
+        if (fd >= 0) {
+            free(*ret);
+            *ret = NULL;
+            r = talk(place, fd, request, key, value, reply, ret, limit);
+            close(fd);
+        }
+        if (r == -ECONNREFUSED)
+            return -ECONNRESET;
+        if (r != -ECONNRESET || pl_now_ns() >= limit)
+            return r;
+        poll(NULL, 0, PL_MIN(1 << PL_MIN(tries, 10), PAUSE_MS));
+    }
 }
 
 static int call(const struct pl_kv_store *store,
@@ -167,22 +184,20 @@ static int call(const struct pl_kv_store *store,
                 size_t *ret_len,
                 struct pl_error *err)
 {
-    const struct place *place = &store->place;
-    uint64_t limit = pl_now_ns() + (request->timeout_ms + (uint64_t)TALK_MS) * 1000000u;
+    const struct pl_kv_place *place = &store->place;
     _cleanup_free_ char *got = NULL;
     struct pl_kv_reply reply;
-    int fd, r;
+    int r;
 
     if (request->key_len > PL_KV_KEY_MAX || request->len > PL_KV_VALUE_MAX)
         return pl_error_set(err, -EMSGSIZE, "a key has at most %d bytes, and a value %u MiB",
                             PL_KV_KEY_MAX, PL_KV_VALUE_MAX >> 20);
-    fd = connect_to(place, limit);
-    r = fd < 0 ? fd : talk(place, fd, request, key, value, &reply, &got, limit);
-    if (fd >= 0)
-        close(fd);
+    if (getrandom(request->nonce, PL_KV_NONCE, 0) != PL_KV_NONCE)
+        return pl_error_errno(err, errno, "cannot get random bytes");
+    pl_kv_digest(key, request->key_len, value, request->len, request->body);
+    r = talk_again(place, request, key, value, &reply, &got);
     if (r < 0)
-        return pl_error_errno(err, r == -EPIPE ? -ECONNRESET : r,
-                              "rank 0 does not answer at '%s' port %u", place->address,
+        return pl_error_errno(err, r, "rank 0 does not answer at '%s' port %u", place->address,
                               place->port);
     if (reply.code < 0 && reply.len)
         return pl_error_set(err, reply.code, "%s", got);

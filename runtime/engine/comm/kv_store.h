@@ -5,9 +5,11 @@
  * are. Each call is a connection of its own:
  *
  *   rank 0 -> nonce S
- *   rank   -> what, lengths, time limit, nonce C; HMAC(key, "C", S, all of these); key, value
- *   rank 0 -> result, length; HMAC(key, "S", C, all of these); value
- */
+ *   rank   -> what, lengths, time limit, nonce C, SHA-256 of key and value; HMAC(key, "C", S, all
+ * of these); key, value rank 0 -> result, length, SHA-256 of the value; HMAC(key, "S", C, all of
+ * these); value
+ *
+ * Neither side keeps more than the fixed part of a side that has not proven the key. */
 #ifndef PL_RUNTIME_ENGINE_COMM_KV_STORE_H
 #define PL_RUNTIME_ENGINE_COMM_KV_STORE_H
 
