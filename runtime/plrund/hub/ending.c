@@ -5,7 +5,6 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
-#include "common/run/rank_state.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/hub_private.h"
@@ -40,17 +39,11 @@ static bool all_left(const struct pl_hub *hub)
     return true;
 }
 
-/* unknown: the attempt has no document. */
-static enum pl_rank_state rank_state(struct pl_hub *hub, unsigned rank)
-{
-    return pl_rank_state_parse(pl_json_string(pl_run_state_rank(hub->doc, rank), "state"));
-}
-
 /* The lowest rank in this state, -1 = none. */
 static int64_t rank_in_state(struct pl_hub *hub, enum pl_rank_state state)
 {
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
-        if (rank_state(hub, rank) == state)
+        if (hub->rank_states[rank] == state)
             return rank;
     return -1;
 }
@@ -58,7 +51,7 @@ static int64_t rank_in_state(struct pl_hub *hub, enum pl_rank_state state)
 static bool all_ranks_in_state(struct pl_hub *hub, enum pl_rank_state state)
 {
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
-        if (rank_state(hub, rank) != state)
+        if (hub->rank_states[rank] != state)
             return false;
     return true;
 }
@@ -105,9 +98,8 @@ static const char *runtime_process(const struct pl_hub *hub, const struct pl_fai
 
 static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
 {
-    const char *node = hub->nodes[f->node_id].name;
     json_t *o = json_pack("{s:s, s:i, s:s}", "kind", pl_cause_name(pl_failure_kind(f)), "rank",
-                          (int)f->rank, "node", node ? node : "?");
+                          (int)f->rank, "node", pl_hub_node_name(&hub->nodes[f->node_id]));
     json_t *pid = json_object_get(pl_run_state_rank(hub->doc, f->rank), "pid");
 
     if (o && pid)
@@ -128,15 +120,14 @@ static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
 static void add_early_end(struct pl_hub *hub, const struct pl_failure *f, json_t *cause)
 {
     const struct pl_hub_done *done = &hub->first_done;
-    const char *node;
 
     if (!cause || done->rank < 0 || done->at_ns >= f->at_ns || !pl_failure_is_cascade(f))
         return;
-    node = hub->nodes[done->node_id].name;
     json_object_set_new(cause, "early",
                         json_pack("{s:I, s:s, s:i, s:f, s:b}", "rank", (json_int_t)done->rank,
-                                  "node", node ? node : "?", "exit", 0, "before_s",
-                                  (double)(f->at_ns - done->at_ns) / 1e9, "inferred", 1));
+                                  "node", pl_hub_node_name(&hub->nodes[done->node_id]), "exit", 0,
+                                  "before_s", (double)(f->at_ns - done->at_ns) / 1e9, "inferred",
+                                  1));
 }
 
 static void set_role(struct pl_hub *hub, unsigned rank, const char *role)
@@ -210,10 +201,10 @@ static int64_t rank_to_fail(struct pl_hub *hub)
 {
     if (!hub->step->plugin || code_of_ended(hub) == 0)
         return PL_MSG_ABSENT;
-    if (hub->root >= 0 && rank_state(hub, (unsigned)hub->root) == PL_RANK_RUNNING)
+    if (hub->root >= 0 && hub->rank_states[hub->root] == PL_RANK_RUNNING)
         return hub->root;
     for (int64_t rank = hub->step->ntasks; rank-- > 0;)
-        if (rank_state(hub, (unsigned)rank) == PL_RANK_RUNNING)
+        if (hub->rank_states[rank] == PL_RANK_RUNNING)
             return rank;
     return PL_MSG_ABSENT;
 }
@@ -349,9 +340,11 @@ static void finish(struct pl_hub *hub)
     const char *state = pl_trial_state_name(pl_cause_state(pl_cause_parse(kind)));
 
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
-        if (pl_rank_state_open(rank_state(hub, rank)))
+        if (pl_rank_state_open(hub->rank_states[rank])) {
+            hub->rank_states[rank] = PL_RANK_LOST;
             pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
                                         "state", pl_rank_state_name(PL_RANK_LOST)));
+        }
     pl_hub_event(
         hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
     hub->state = PL_HUB_FINISHED;
@@ -463,7 +456,7 @@ static void refuse_launch(struct pl_hub *hub, json_t *cause, char *refusal)
 
 void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text)
 {
-    const char *node = hub->nodes[node_id].name ? hub->nodes[node_id].name : "?";
+    const char *node = pl_hub_node_name(&hub->nodes[node_id]);
     char *refusal = pl_strf("node %s cannot serve the step: %s", node, text);
 
     pl_log_error("net", "%s", refusal ? refusal : text);
@@ -528,8 +521,7 @@ static void node_lost_unheard(struct pl_hub *hub, unsigned node_id, bool host_an
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
         if (hub->node_of_rank[rank] == (int64_t)node_id)
             return;
-    cause =
-        json_pack("{s:s, s:s}", "kind", pl_cause_name(kind), "node", node->name ? node->name : "?");
+    cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(kind), "node", pl_hub_node_name(node));
     if (cause && host_answers)
         json_object_set_new(cause, "process", json_string("plrund"));
     pl_run_state_set_confidence(cause, PL_CONFIDENCE_INFERRED);
@@ -548,10 +540,13 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers)
     pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "node", "node_id", (int)node_id, "state",
                                 "lost"));
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++) {
-        if (hub->node_of_rank[rank] != (int64_t)node_id || rank_state(hub, rank) != PL_RANK_RUNNING)
+        if (hub->node_of_rank[rank] != (int64_t)node_id ||
+            hub->rank_states[rank] != PL_RANK_RUNNING)
             continue;
-        pl_hub_event(hub, json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank,
-                                    "node", node->name, "state", pl_rank_state_name(PL_RANK_LOST)));
+        hub->rank_states[rank] = PL_RANK_LOST;
+        pl_hub_event(hub,
+                     json_pack("{s:s, s:i, s:s, s:s}", "type", "rank", "rank", (int)rank, "node",
+                               pl_hub_node_name(node), "state", pl_rank_state_name(PL_RANK_LOST)));
         add_failure(hub, &(struct pl_failure){.rank = rank,
                                               .node_id = node_id,
                                               .status = SIGKILL,

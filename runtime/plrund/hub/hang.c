@@ -31,9 +31,8 @@
 static const char *node_of(const struct pl_hub *hub, unsigned rank)
 {
     int64_t node = hub->node_of_rank[rank];
-    const char *name = node >= 0 ? hub->nodes[node].name : NULL;
 
-    return name ? name : "?";
+    return node >= 0 ? pl_hub_node_name(&hub->nodes[node]) : "?";
 }
 
 static bool in_question(const struct pl_hub_hang *h, unsigned rank)

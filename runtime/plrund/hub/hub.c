@@ -103,8 +103,9 @@ static void ping(struct pl_hub *hub, unsigned node_id)
 static json_t *
 joined_event(const struct pl_hub_node *node, unsigned node_id, const struct pl_msg_join *join)
 {
-    json_t *event = json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id", (int)node_id,
-                              "node", node->name, "addr", node->addr, "state", "joined");
+    json_t *event =
+        json_pack("{s:s, s:i, s:s, s:s, s:s}", "type", "node", "node_id", (int)node_id, "node",
+                  pl_hub_node_name(node), "addr", node->addr ? node->addr : "", "state", "joined");
     const struct {
         const char *key, *value;
     } releases[] = {{"driver", join->driver}, {"nccl", join->nccl}, {"mpi", join->mpi}};
@@ -163,9 +164,11 @@ static void on_started(struct pl_hub *hub, unsigned node_id, const struct pl_msg
     if (!is_rank(hub, m->rank))
         return;
     hub->node_of_rank[m->rank] = node_id;
-    pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:I, s:s}", "type", "rank", "rank",
-                                (json_int_t)m->rank, "node", hub->nodes[node_id].name, "pid",
-                                (json_int_t)m->pid, "state", pl_rank_state_name(PL_RANK_RUNNING)));
+    hub->rank_states[m->rank] = PL_RANK_RUNNING;
+    pl_hub_event(hub,
+                 json_pack("{s:s, s:I, s:s, s:I, s:s}", "type", "rank", "rank", (json_int_t)m->rank,
+                           "node", pl_hub_node_name(&hub->nodes[node_id]), "pid",
+                           (json_int_t)m->pid, "state", pl_rank_state_name(PL_RANK_RUNNING)));
     pl_hub_hang_started(hub, (unsigned)m->rank);
 }
 
@@ -188,8 +191,9 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
     if (!is_rank(hub, m->rank))
         return;
     hub->node_of_rank[m->rank] = node_id;
+    hub->rank_states[m->rank] = state;
     event = json_pack("{s:s, s:I, s:s, s:s}", "type", "rank", "rank", (json_int_t)m->rank, "node",
-                      node->name, "state", pl_rank_state_name(state));
+                      pl_hub_node_name(node), "state", pl_rank_state_name(state));
     pl_run_state_set_status(event, (int)m->status);
     if (state == PL_RANK_KILLED) /* by us, but it may be the one that hung */
         json_object_set_new(event, "role",
@@ -373,9 +377,11 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     pl_net_reachable_address(step->launch_addr, hub->own_addr, sizeof(hub->own_addr));
     hub->nodes = calloc(step->nnodes, sizeof(*hub->nodes));
     hub->node_of_rank = calloc(step->ntasks, sizeof(*hub->node_of_rank));
+    hub->rank_states = calloc(step->ntasks, sizeof(*hub->rank_states)); /* starting */
     hub->failures = calloc(step->ntasks, sizeof(*hub->failures));
     hub->spare_cause = json_pack("{s:s}", "kind", pl_cause_name(PL_CAUSE_UNKNOWN));
-    if (!hub->nodes || !hub->node_of_rank || !hub->failures || !hub->spare_cause) {
+    if (!hub->nodes || !hub->node_of_rank || !hub->rank_states || !hub->failures ||
+        !hub->spare_cause) {
         pl_hub_destroy(hub);
         return NULL;
     }
@@ -475,6 +481,7 @@ void pl_hub_destroy(struct pl_hub *hub)
     free(hub->unable);
     free(hub->failures);
     free(hub->node_of_rank);
+    free(hub->rank_states);
     free(hub->nodes);
     free(hub);
 }

@@ -21,6 +21,7 @@
 
 #include "common/base/log.h"
 #include "common/proto/messages.h"
+#include "common/run/rank_state.h"
 #include "runtime/node/limit.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/decide.h"
@@ -61,6 +62,11 @@ struct pl_hub_peer {
     bool host_silent; /* cut off for its silence, and nothing of its host answers */
     uint64_t born_ns, lagging_ns;
 };
+
+static inline const char *pl_hub_node_name(const struct pl_hub_node *node)
+{
+    return node->name ? node->name : "?"; /* none had come yet, or there was no memory for it */
+}
 
 /* Events of the nodes' connections, for hub.c. */
 struct pl_hub_node_ops {
@@ -117,6 +123,8 @@ struct pl_hub {
     struct pl_log_limit refusals; /* warnings */
     unsigned n_joined;
     int64_t *node_of_rank; /* -1 = not known yet */
+    /* As in the document, which may lack one that found no memory: no decision wants memory. */
+    enum pl_rank_state *rank_states;
 
     struct pl_failure *failures; /* room for one of each rank, so that no failure wants memory */
     size_t n_failures;
@@ -130,6 +138,7 @@ struct pl_hub {
     uint64_t asked_ns;       /* the first of them */
     uint64_t left_ns;        /* when the last node said bye */
     json_t *cause;
+    bool event_lost;     /* that has been said */
     json_t *spare_cause; /* for a cause that there was no memory to describe */
     int64_t root;        /* the rank that failed first, -1 none */
     char *refusal;       /* the reason why no node may join; NULL = nodes may */

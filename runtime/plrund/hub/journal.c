@@ -232,15 +232,27 @@ append_event(struct pl_hub *hub, json_t *event, const char *type, const struct p
         pl_log_file_put(&hub->events, line->data, line->len);
 }
 
+/* The verdict does not need it, but the log has a hole. */
+static void say_lost(struct pl_hub *hub)
+{
+    if (!hub->event_lost)
+        pl_log_error("run", "out of memory: the log of events is not complete");
+    hub->event_lost = true;
+}
+
 void pl_hub_event(struct pl_hub *hub, json_t *event)
 {
     const char *type = pl_json_string(event, "type");
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
+    if (!event)
+        say_lost(hub);
     if (event && type && hub->doc) {
         apply(hub, event);
         pl_hub_to_watchers(hub, event);
-        if (pl_hub_log_is_open(hub) && pl_json_dump_line(event, &line) == 0)
+        if (pl_hub_log_is_open(hub) && pl_json_dump_line(event, &line) < 0)
+            say_lost(hub);
+        else if (pl_hub_log_is_open(hub))
             append_event(hub, event, type, &line);
     }
     json_decref(event);
@@ -459,22 +471,22 @@ void pl_hub_write_result(struct pl_hub *hub)
 {
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(json_decrefp) json_t *result = NULL;
-    enum pl_trial_state state = PL_TRIAL_FAILED;
+    /* Not that of the document, whose last event may have found no memory. */
+    enum pl_trial_state state = pl_cause_state(pl_cause_parse(pl_json_string(hub->cause, "kind")));
     json_t *others = json_object_get(hub->doc, "others");
     struct pl_error err = {0};
 
     if (!hub->run || !hub->attempt_dir)
         return;
-    if (hub->state == PL_HUB_FINISHED)
-        pl_trial_state_parse(pl_json_string(hub->doc, "state"), &state);
-    else
-        state = pl_cause_state(pl_cause_parse(pl_json_string(hub->cause, "kind")));
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code", exit_code(hub), "started",
                        hub->started, "time", pl_wall_s());
-    if (!result)
+    if (!result) {
+        pl_log_error("run", "out of memory: this attempt has no result.json");
+        say_result(hub, state);
         return;
+    }
     if (s->run_dir)
         json_object_set(result, "program", json_object_get(hub->doc, "program"));
     if (hub->cause)
