@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each allocation of plsubmit, plstat, plrun and plrund fails once, and what they say and write stays
+"""Each allocation of plsubmit, plstat, plrun, plrund and the plugin fails once, and what they say and write stays
 true: allocations.py [--all] [--jobs N] [SCENARIO[:N]...]
 
 A scenario runs once with all memory. That counts the allocations, and tells what is right; then the
@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 
 BUILD = pathlib.Path(os.environ.get("PLUME_BUILD", "build")).resolve()
 LIB = pathlib.Path(os.environ.get("FAIL_MALLOC_LIB", BUILD / "tests/fakes/libfail-malloc.so")).resolve()
@@ -196,6 +197,30 @@ class Submit(Scenario):
             outcome.need(outcome.err.strip(), f"exit code {outcome.codes} without a word")
 
 
+class Plugin(Scenario):
+    """What the plugin does as root, with a daemon that only says that it is ready. Any allocation of
+    slurmstepd itself that fails ends it, by Slurm's own choice; this is the plugin alone."""
+
+    tool = "plugin_start"
+    USER = 65534
+
+    def prepare(self, folder):
+        super().prepare(folder)
+        folder.chmod(0o755)
+        (folder / "sockets").chmod(0o755)
+        daemon = folder / "plrund"
+        daemon.write_text("#!/bin/sh\necho '{\"type\":\"ready\",\"pid\":1,\"socket\":\"/usr\"}' >&3\nexec cat <&3\n")
+        daemon.chmod(0o755)
+
+    def processes(self, folder, env):
+        yield [str(BUILD / "tests/unit/plugin_start"), str(folder / "plrund"), str(folder / "sockets"),
+               str(self.USER)], env
+
+    def judge(self, folder, outcome, good):
+        if outcome.codes != [0]:
+            outcome.need(outcome is not good and outcome.err.strip(), f"exit code {outcome.codes} without a word")
+
+
 class Step(Scenario):
     """A step of plrun, without Slurm: node 0, or two nodes. Rank 0 ends with this code."""
 
@@ -213,16 +238,17 @@ class Step(Scenario):
     def processes(self, folder, env):
         program = (f': >{folder}/ran.$RANK; echo "out of $RANK"; echo "err of $RANK" >&2; '
                    f'[ $RANK = 0 ] || exit 0; exit {self.code}')
-        low = 20000 + os.getpid() % 9000
+        # Each run is a job of its own: its hub's ports stay taken for a minute (TIME_WAIT).
+        job = 10**6 + zlib.crc32(str(folder).encode()) % 10**9
         for node in range(self.nodes):
-            own = {**env, "SLURM_JOB_ID": str(os.getpid() + 1000), "SLURM_STEP_ID": "0",
+            own = {**env, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0",
                    "SLURM_NODEID": str(node), "SLURM_STEP_NUM_NODES": str(self.nodes),
                    "SLURM_STEP_NUM_TASKS": str(self.nodes), "SLURM_PROCID": str(node),
                    "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": f"1(x{self.nodes})",
                    "SLURM_STEP_NODELIST": f"n[0-{self.nodes - 1}]", "SLURMD_NODENAME": f"n{node}",
                    "SLURM_JOB_NAME": "test", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
                    "PLUME_RUNTIME_DIR": f"{folder}/sockets", "PLUME_LAUNCH_TIMEOUT": "3",
-                   "PLUME_HUB_PORTS": f"{low}-{low + 900}", "PLUME_KILL_GRACE": "2"}
+                   "PLUME_HUB_PORTS": "20000-29999", "PLUME_KILL_GRACE": "2"}
             if node != self.at:
                 own = {k: v for k, v in own.items() if k not in ("LD_PRELOAD", "FAIL_MALLOC")}
             yield [str(BUILD / "plrun"), "--", "bash", "-c", program], own
@@ -264,6 +290,7 @@ SCENARIOS = {
     "plrund-node": Step("plrund", 3, nodes=2, at=1),
     "plrun-fails": Step("plrun", 3),
     "plrun-done": Step("plrun", 0),
+    "plugin": Plugin(),
     "plsubmit-dry": Command("plsubmit", "--dry-run", "--grid", "lr=1e-3,1e-2", "--nodes", "2", "true"),
     "plsubmit": Submit(),
     "plstat-list": Command("plstat", runs=True),
@@ -276,7 +303,7 @@ SCENARIOS = {
 # What runs in the suite, as parts of all: many at equal distances, and where a step ends well.
 EIGHT, FOUR = [[i / n for i in range(n)] for n in (8, 4)]
 SAMPLE = {"plrund-fails": EIGHT, "plrund-done": (0.86, 0.87, 0.885, 0.9, 0.915, 0.925), "plrun-fails": FOUR,
-          "plsubmit-dry": FOUR, "plstat-show": FOUR}
+          "plugin": EIGHT, "plsubmit-dry": FOUR, "plstat-show": FOUR}
 
 
 def one(name, nth, good):
@@ -292,6 +319,9 @@ def cases(args):
     """(scenario, n) of each run, and the outcomes with all memory."""
     wanted = {}
     for word in args.scenario or (SCENARIOS if args.all else SAMPLE):
+        if word == "plugin" and os.geteuid() != 0:
+            print("# skipped: plugin: needs root, as slurmstepd is")
+            continue
         name, _, nth = word.partition(":")
         wanted.setdefault(name, []).extend([int(nth)] if nth else [])
     good, todo = {}, []
