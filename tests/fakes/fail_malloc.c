@@ -4,13 +4,15 @@
  *   FAIL_MALLOC=N             the N-th allocation of the process fails; 0 = none
  *   FAIL_MALLOC_PROGRAM=NAME  only in processes of this name
  *   FAIL_MALLOC_STACK=1       print who asked for it, for addr2line(1)
- *   FAIL_MALLOC_COUNT=FILE    their number of allocations is appended to this file at exit
+ *   FAIL_MALLOC_COUNT=FILE    their number of allocations is appended to this file at exit, or -N
+ *                             if they die of a fault's signal N
  *
  * Allocations inside the C library fail, too (strdup, fopen, getaddrinfo). Those of the loader,
  * from before the constructor, do not count. A child without exec does not count on. */
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,8 +100,20 @@ static void write_count(void)
         _exit(99);
 }
 
+/* Nobody sees how a daemon dies. */
+static void write_death(int number)
+{
+    char text[] = {'-', (char)('0' + number / 10), (char)('0' + number % 10), '\n'};
+
+    if (write(count_fd, text, sizeof(text)) < (ssize_t)sizeof(text))
+        _exit(99);
+    raise(number); /* by default: SA_RESETHAND */
+}
+
 __attribute__((constructor)) static void begin(void)
 {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    struct sigaction death = {.sa_handler = write_death, .sa_flags = SA_RESETHAND | SA_NODEFER};
     const char *program = getenv("FAIL_MALLOC_PROGRAM"), *n = getenv("FAIL_MALLOC");
     const char *count_file = getenv("FAIL_MALLOC_COUNT");
 
@@ -110,6 +124,8 @@ __attribute__((constructor)) static void begin(void)
     if (count_file) { /* now: plrund may not open it once it has confined itself */
         count_fd = open(count_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
         atexit(write_count);
+        for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++)
+            sigaction(faults[i], &death, NULL);
     }
     process = getpid();
 }

@@ -33,7 +33,9 @@ BUILD = pathlib.Path(os.environ.get("PLUME_BUILD", "build")).resolve()
 LIB = pathlib.Path(os.environ.get("FAIL_MALLOC_LIB", BUILD / "tests/fakes/libfail-malloc.so")).resolve()
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 20  # seconds for a run of one scenario
-OUT_OF_MEMORY = re.compile(r"(?i)memory|cut off|cannot|without|missing|lost|could not|refused|did not|not ")
+OUT_OF_MEMORY = re.compile(r"(?i)memory|cut off|cannot|without|missing|lost|could not|refused|did not|has ended|not ")
+# libuv calls abort(3) where it finds no memory; then plrun says this.
+ABORTED = re.compile(r"the node daemon (.*did not start|has ended|is gone)")
 
 
 class Outcome:
@@ -42,7 +44,7 @@ class Outcome:
     def __init__(self):
         self.codes, self.out, self.err = [], "", ""
         self.defects = []
-        self.count = 0
+        self.count, self.died = 0, set()
 
     def need(self, true, text):
         if not true:
@@ -91,7 +93,12 @@ class Scenario:
             self.prepare(folder)
             self.start(folder, self.environment(folder, nth), outcome)
             with contextlib.suppress(FileNotFoundError):
-                outcome.count = max((int(n) for n in (folder / "count").read_text().split()), default=0)
+                counts = [int(n) for n in (folder / "count").read_text().split()]
+                outcome.count = max(counts, default=0)
+                outcome.died = {-n for n in counts if n < 0}
+            for number in outcome.died:
+                outcome.need(number == signal.SIGABRT and ABORTED.search(outcome.err),
+                             f"a process of {self.tool} dies of signal {number}")
             for code in outcome.codes:
                 outcome.need(code >= 0 and code not in range(129, 160) or self.may_be_killed(outcome),
                              f"exit code {code}")
@@ -254,11 +261,10 @@ class Step(Scenario):
             yield [str(BUILD / "plrun"), "--", "bash", "-c", program], own
 
     def may_be_killed(self, outcome):
-        """plrund says that it ends a plrun and its rank: it cannot tell it what it has to. libuv calls
-        abort(3) where it finds no memory: plrun has said that, and become that plrund."""
-        return self.tool == "plrund" and (
-            re.search("cut off|lost the hub|ending rank", outcome.err) or
-            -signal.SIGABRT in outcome.codes and re.search(r"the node daemon .*did not start", outcome.err))
+        """plrund says that it ends a plrun and its rank: it cannot tell it what it has to. A plrun
+        whose plrund did not start has become one that tells the other nodes."""
+        return self.tool == "plrund" and (re.search("cut off|lost the hub|ending rank", outcome.err) or
+                                          signal.SIGABRT in outcome.died)
 
     def judge(self, folder, outcome, good):
         ran = sorted(int(p.suffix[1:]) for p in folder.glob("ran.*"))
