@@ -35,7 +35,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 LIMIT = 20  # seconds for a run of one scenario
 OUT_OF_MEMORY = re.compile(r"(?i)memory|cut off|cannot|without|missing|lost|could not|refused|did not|has ended|not ")
 # libuv calls abort(3) where it finds no memory; then plrun says this.
-ABORTED = re.compile(r"the node daemon (.*did not start|has ended|is gone)")
+ABORTED = re.compile(r"the node daemon(.* did not start| has ended| is gone|: Connection reset)")
 
 
 class Outcome:
@@ -283,7 +283,8 @@ class Step(Scenario):
             outcome.need(state != "done", "a failed step is recorded as done")
             outcome.need(any(outcome.codes), "a failed step has exit code 0")
         outcome.need(state != "done" or len(ran) == self.nodes, "done, but a rank did not run")
-        outcome.need(state in (None, "done", "failed"), f"state {state} at the end")
+        ends = ("done", "failed", "node-failed") if self.nodes > 1 else ("done", "failed")
+        outcome.need(state is None or state in ends, f"state {state} at the end")
         outcome.need(state or said, "no result, without a word")
         if any(outcome.codes) and self.code not in outcome.codes:
             outcome.need(outcome.err.strip(), f"exit codes {outcome.codes} without a word")

@@ -340,7 +340,8 @@ static void finish(struct pl_hub *hub)
     const char *state = pl_trial_state_name(pl_cause_state(pl_cause_parse(kind)));
 
     for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
-        if (pl_rank_state_open(hub->rank_states[rank])) {
+        /* Without a run folder the document has no ranks. */
+        if (pl_rank_state_open(hub->rank_states[rank]) && pl_run_state_rank(hub->doc, rank)) {
             hub->rank_states[rank] = PL_RANK_LOST;
             pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
                                         "state", pl_rank_state_name(PL_RANK_LOST)));

@@ -293,7 +293,7 @@ static void add_left_out(struct pl_hub *hub, json_t *result)
 {
     size_t facts = 0;
 
-    for (unsigned i = 0; i < hub->step->ntasks; i++) {
+    for (unsigned i = 0; hub->facts && i < hub->step->ntasks; i++) {
         if (hub->facts[i].n_left_out) {
             write_last_facts(hub, i);
             write_left_out(hub, i);
