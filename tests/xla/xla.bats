@@ -124,6 +124,7 @@ as_ranks() {
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores '[5]' mlp
     says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy dp mlp
     says 1 'another strategy than ddp' --pjrt-plugin x --tpu-cores 2 --strategy horovod mlp
+    says 1 'does not take this yet: --average-every' --pjrt-plugin x --tpu-cores 2 --average-every 2 mlp
     SOMETIMES_BY_CALLS=1 says 1 'the training steps of replicas 0 and 1 differ' --pjrt-plugin x --tpu-cores 2 "$FAKE/sometimes.so"
     for words in '--ema' '--summary' '--profile' '--deterministic'; do
         option=$words

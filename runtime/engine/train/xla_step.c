@@ -17,7 +17,7 @@ static const char *refused(const struct pl_trainer *t)
                ? "several devices with another strategy than ddp"
            : t->strategy.shard || t->pipe.on ? "strategies that share out the model"
            : o->devices > 1                  ? "batches that are split among devices"
-           : t->strategy.average_every       ? "--average-every"
+           : o->average_every && (o->replicas > 1 || t->comm->size > 1) ? "--average-every"
            : o->precision == PL_PRECISION_64 || o->precision == PL_PRECISION_16
                ? "a precision other than 32 and bf16"
            : o->precision == PL_PRECISION_BF16 && o->amp_level > 1 ? "--amp-level O2 or O3"
