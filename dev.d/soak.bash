@@ -33,8 +33,8 @@ Usage: ./dev soak graphs [N [SEED]]
                $PLUME_TORCH_PYTHON, or else python3, has
   pipelines    N random modules in random pipelines, beside one process or ddp
   shards       N random modules with --shard param, beside ddp
-  xla          N random runs on 1 to 8 devices of XLA's CPU plugin, beside ranks
-               of ddp (./dev deps pjrt)
+  xla          N random runs on 1 to 8 devices of XLA's CPU plugin, in one process
+               or on simulated hosts, beside ranks of ddp (./dev deps pjrt)
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR;
                --list names them
@@ -121,9 +121,9 @@ soak_xla() {
     ninja_in "$build" pltrain modules/mlp.so data/digits/{train,val,test}-{images,labels}.npy
     plugin=$(soak_plugin)
     [[ -f $plugin ]] || die "no XLA plugin '$plugin': run ./dev deps pjrt"
-    ninja_in "$build" plume-pjrt.so
+    ninja_in "$build" plume-pjrt.so tests/xla/hosts.so
     say "dev: $n runs from seed $seed"
-    PATH=$build:$PATH "$PLUME_SRC/tests/xla/random_runs.py" "$plugin" "$n" "$seed"
+    PATH=$build:$PATH "$PLUME_SRC/tests/xla/random_runs.py" "$plugin" "$build/tests/xla/hosts.so" "$n" "$seed"
 }
 
 # soak_build: the tools, and what tests preload or start.

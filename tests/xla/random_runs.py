@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""random_runs.py PLUGIN N SEED: N runs with random options on 1 to 8 XLA devices, each beside as many
-ranks of ddp on the CPU: the same status, and the same rows and numbers within rounding in metrics.csv.
-pltrain is the one in $PATH. ./dev soak xla calls it."""
+"""random_runs.py PLUGIN HOSTS N SEED: N runs with random options on 1 to 8 XLA devices, in one process or
+on up to 4 simulated hosts (by HOSTS, the plugin of hosts.c), each beside as many ranks of ddp on the CPU:
+the same status, and the same rows and numbers within rounding in metrics.csv. pltrain is the one in
+$PATH. ./dev soak xla calls it."""
 
 import csv
 import glob
@@ -62,22 +63,37 @@ def differs(a, b, limit):
     return None
 
 
+def on_devices(draw, plugin, hosts):
+    """(how many devices, the options for them)"""
+    n_hosts = draw.choice([1, 1, 2, 3, 4])
+    if n_hosts == 1:
+        n = draw.choice([1, 2, 3, 4, 5, 8])
+        return n, ["--pjrt-plugin", plugin, "--tpu-cores", str(n)]
+    each = draw.choice([1, 2])
+    os.environ["HOSTS_DEVICES"] = str(each)
+    os.environ.pop("HOSTS_KNOWN", None)
+    if draw.random() < 0.5:
+        os.environ["HOSTS_KNOWN"] = "1"
+    return n_hosts * each, ["--pjrt-plugin", hosts, "--num-nodes", str(n_hosts), "--tpu-cores", str(each)]
+
+
 def main():
-    plugin, count, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    plugin, hosts, count, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     bad = failed = 0
     with tempfile.TemporaryDirectory(prefix="plume-xla-") as top:
         os.environ["HOME"] = top  # compiled programs are kept there
         os.environ.pop("PLUME_HOME", None)
+        os.environ["PJRT_PLUGIN"] = plugin  # for HOSTS
         for i in range(count):
             draw = random.Random(f"{seed} {i}")
-            n, argv = draw.choice([1, 2, 3, 4, 5, 8]), options(draw)
-            found = [train(how, argv, f"{top}/{i}-{k}") for k, how in enumerate(
-                (["--pjrt-plugin", plugin, "--tpu-cores", str(n)], ["--processes", str(n)]))]
+            argv = options(draw)
+            n, how = on_devices(draw, plugin, hosts)
+            found = [train(how, argv, f"{top}/{i}-0"), train(["--processes", str(n)], argv, f"{top}/{i}-1")]
             why = differs(*found, 2e-3 if "bf16" in argv else 5e-5)
             failed += found[0][0] != 0
             bad += why is not None
             if why:
-                print(f"run {i}: {n} devices, {' '.join(argv)}: {why}", flush=True)
+                print(f"run {i}: {' '.join(how + argv)}: {why}", flush=True)
             for k in range(2):
                 shutil.rmtree(f"{top}/{i}-{k}", ignore_errors=True)
     print(f"{count} runs, {bad} differ; {failed} are refused on both")

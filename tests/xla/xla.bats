@@ -285,6 +285,12 @@ as_hosts() {
     as_ranks 2 --max-steps 3 --limit-val-batches 2 vae --batch_size 4
 }
 
+@test "several devices train as ranks do: contrastive and lstm, on 8 and 4" {
+    needs_plugin
+    as_ranks 8 --max-steps 3 --limit-val-batches 2 contrastive --batch_size 4
+    as_ranks 4 --max-steps 3 --limit-val-batches 1 lstm --batch_size 4 --context 4 --hidden 8 --width 4
+}
+
 @test "a plugin that is none, is old or does not start says so in one line, before training" {
     [ -e "$FAKE/broken_plugin.so" ] || skip "a build without PJRT's header (./dev deps pjrt)"
     # fails WORDS BROKEN PLUGIN: exit status 1, and one line with the words.
