@@ -99,6 +99,20 @@ PY
     run -0 plstat sweep "$sweep"
 }
 
+# Rank 0 tells the others by the hub where it serves the values by which their plugins meet.
+@test "XLA devices of several hosts meet and train, and one that does not start is told" {
+    export PLUME_PLUGIN_DIR=$PLUME_SRC/build/tests/fakes
+    train=(-N3 plrun -- pltrain --tpu-cores 2 --max-steps 2 --limit-val-batches 1 --limit-test-batches 0)
+    step xla "${train[@]}" --pjrt-plugin x mlp
+    rc_is xla 0
+    grep -q '(ddp: 6 replicas x ' xla.out
+    [ "$(sed -n 's/.*param hash //p' xla.out | sort | uniq -c | awk '{ print $1 }')" = 3 ]
+    step fails "${train[@]}" --pjrt-plugin no-second-host mlp
+    rc_is fails 1
+    grep -q 'pltrain: .*the XLA device of the second host: is in use' fails.err
+    [ ! -s fails.out ]
+}
+
 @test "plstat asks the hub on another host, and a node that drops off is the cause" {
     run -0 --separate-stderr plsubmit --grid x=1 -N3 --parsable --metric 'step=step=([0-9]+)' \
         bash -c 'for i in $(seq 1 600); do echo "step=$i"; sleep 0.2; done'

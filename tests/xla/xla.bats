@@ -1,8 +1,9 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 # Training on an XLA device: by a fake plume-pjrt.so (tests/fakes/fake_pjrt.c), and by a real plugin,
-# whose numbers must be the CPU's. BUILD is the build folder, FAKE the fake's, TURNS a module with two
-# optimizers that take turns, PJRT_PLUGIN the plugin ("": there is none).
+# whose numbers must be the CPU's. BUILD is the build folder, FAKE_PJRT the fake's, FAKE that of modules and
+# plugins of these tests, TURNS a module with two optimizers that take turns, PJRT_PLUGIN the plugin ("":
+# there is none).
 
 bats_require_minimum_version 1.5.0
 
@@ -16,14 +17,14 @@ setup() {
 }
 
 fake() {
-    PLUME_PLUGIN_DIR=$FAKE FAKE_PJRT_LOG=$PWD/programs pltrain --pjrt-plugin "$@"
+    PLUME_PLUGIN_DIR=$FAKE_PJRT FAKE_PJRT_LOG=$PWD/programs pltrain --pjrt-plugin "$@"
 }
 
 # says STATUS WORDS ARGS...: on the fake, pltrain exits with STATUS and one line that has the words.
 says() {
     local status=$1 words=$2
     shift 2
-    run "-$status" --separate-stderr env PLUME_PLUGIN_DIR="$FAKE" pltrain "$@"
+    run "-$status" --separate-stderr env PLUME_PLUGIN_DIR="$FAKE_PJRT" pltrain "$@"
     [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
     [[ $stderr == "pltrain: "*"$words"* ]] || { echo "$stderr"; false; }
 }
@@ -228,7 +229,7 @@ kept() {
     [ "$(grep -c '^program' programs)" -eq 6 ]          # both on each host
     [ "$(sed -n 's/.*param hash //p' out | sort -u | wc -l)" -eq 1 ]
     # One fails, and the others, which wait for it, say why.
-    run -1 --separate-stderr env PLUME_PLUGIN_DIR="$FAKE" pltrain --pjrt-plugin no-second-host --num-nodes 3 mlp
+    run -1 --separate-stderr env PLUME_PLUGIN_DIR="$FAKE_PJRT" pltrain --pjrt-plugin no-second-host --num-nodes 3 mlp
     [ -n "$stderr" ]
     ! grep -vF 'the XLA device of the second host: is in use' <<<"$stderr" || { echo "$stderr"; false; }
 }
