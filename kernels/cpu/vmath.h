@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/level.h"
 
+#include <math.h>
 #include <string.h>
 
 #define PL_INLINE static inline __attribute__((always_inline))
@@ -37,7 +38,9 @@ PL_INLINE float pl_exp_in_range(float x)
 /* e^x, clamped to e^-87 below and e^88 above. */
 PL_INLINE float pl_exp(float x)
 {
-    return pl_exp_in_range(x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x);
+    float low = x < -87.0f ? -87.0f : x;
+
+    return pl_exp_in_range(low > 88.0f ? 88.0f : low);
 }
 
 /* e^x for x <= 0, without the upper clamp. Below -87 it stays at e^-87. */
@@ -53,10 +56,9 @@ PL_INLINE float pl_sigmoid(float x)
 
 PL_INLINE float pl_tanh(float x)
 {
-    float small = x < 0 ? -x : x;
-    float e = pl_exp(-2 * small), t = (1 - e) / (1 + e);
+    float e = pl_exp_nonpositive(-2 * fabsf(x));
 
-    return x < 0 ? -t : x == 0 ? x : t;
+    return copysignf((1 - e) / (1 + e), x);
 }
 
 /* The normal distribution's Phi(x), absolute error below 2e-7 (Abramowitz and Stegun 7.1.26), and
