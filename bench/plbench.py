@@ -141,6 +141,19 @@ class Bench:
             "spread": quartiles(ours), "peer_spread": quartiles(peer) if peer else None,
             **(extra or {}),
         })
+        self.show(self.rows[-1])
+
+    def show(self, row):
+        """Prints a row as soon as it is there: a benchmark may take a quarter of an hour. The table
+        follows at the end."""
+        if "--json" in sys.argv[1:]:
+            print(json.dumps(row), flush=True)
+            return
+        case, ours, _, peer, _, peer_is, ratio, goal, met, _ = cells(row)
+        text = f"{self.name}: {case}: {ours}"
+        text += f"; {peer_is} {peer}, ratio {ratio}" if row["peer"] is not None else ""
+        text += f"; goal {goal}: {met}" if row["met"] is not None else ""
+        print(text, file=sys.stderr, flush=True)
 
     def note(self, text):
         self.notes.append(text)
@@ -152,10 +165,7 @@ class Bench:
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, self.name + ".json"), "w") as f:
             json.dump(doc, f, indent=1)
-        if "--json" in sys.argv[1:]:
-            for row in self.rows:
-                print(json.dumps(row))
-        else:
+        if "--json" not in sys.argv[1:]:
             print(table(doc))
 
 
