@@ -3,8 +3,8 @@
 """Steps per second of Plume's training engine against PyTorch's, on six models.
 
 For each model and type: one process with 1 and with 2 threads, two ranks with one thread, and two
-independent processes side by side. Plume and the peer (engine_peer.py) alternate. PLUME_TORCH_PYTHON is a Python that has torch; without one
-the table has Plume's rows only. All of it takes a quarter of an hour; a model's rows are printed
+independent processes side by side. Plume and the peer (engine_peer.py) alternate.
+PLUME_TORCH_PYTHON is a Python that has torch; without one the table has Plume's rows only. All of it takes a quarter of an hour; a model's rows are printed
 when its trials are done. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS select a part.
 ENGINE_COMPILE=1 adds rows against torch.compile, each of which takes a minute longer. Three minutes:
 

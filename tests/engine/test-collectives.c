@@ -393,6 +393,81 @@ static void test_sums_in_the_order_of_ranks(void **state)
     assert_true(*differs);
 }
 
+/* Sums that are started and joined later are those of an allreduce, bit by bit: of many pieces, so
+ * that some have to be joined before the last is started, with collectives between them, and with
+ * one piece in memory of the rank's own. A rank that is ahead changes other pieces meanwhile. */
+static const char *later(struct pl_comm *comm, void *shared)
+{
+    const size_t n = 257, pieces = 150, all = n * pieces;
+    _cleanup_free_ float *want = malloc(all * sizeof(*want)), *own = malloc(n * sizeof(*own));
+    _cleanup_free_ float *mine = malloc(all * sizeof(*mine));
+    struct pl_error err = {0};
+    float one;
+    void *slab;
+
+    TRY(pl_comm_alloc(comm, all * sizeof(float), &slab, &err));
+    TRY(pl_comm_join(comm, &err)); /* of nothing */
+    for (int round = 0; round < 3; round++) {
+        float *buf = slab;
+
+        for (size_t i = 0; i < all; i++)
+            want[i] = (float)((i + 1) * (comm->rank * comm->rank + 1) % 9973) / 7;
+        memcpy(own, want, n * sizeof(*own));
+        memcpy(mine, want, all * sizeof(*mine));
+        for (size_t k = 0; k < pieces; k++)
+            TRY(pl_comm_allreduce(comm, want + k * n, k % 9 ? n : n - k, PL_REAL_F32, 1.0f / 3,
+                                  &err));
+        for (size_t k = 0; k < pieces; k++) {
+            memcpy(buf + k * n, mine + k * n, n * sizeof(*buf));
+            TRY(pl_comm_allreduce_start(comm, k ? buf + k * n : own, k % 9 ? n : n - k, PL_REAL_F32,
+                                        1.0f / 3, &err));
+            one = (float)comm->rank;
+            if (k % 50 == 20)
+                TRY(pl_comm_broadcast(comm, &one, sizeof(one), &err));
+            if (k % 50 == 20 && one != 0)
+                return say("a broadcast between the starts gave %g", one);
+        }
+        TRY(pl_comm_join(comm, &err));
+        memcpy(buf, own, n * sizeof(*buf));
+        for (size_t i = 0; i < all; i++)
+            if (buf[i] != want[i])
+                return say("round %d: [%zu] is %.9g, an allreduce gives %.9g", round, i, buf[i],
+                           want[i]);
+    }
+    return NULL;
+}
+
+static void test_sums_are_joined_later(void **state)
+{
+    ranks_run(1, 0, later, NULL, 0);
+    ranks_run(2, 0, later, NULL, 0);
+    ranks_run(5, 0, later, NULL, 0);
+    ranks_run(2, 1, later, NULL, 0);
+    ranks_run(3, 2, later, NULL, 0);
+}
+
+static const char *one_dies_before_it_joins(struct pl_comm *comm, void *shared)
+{
+    struct pl_error err = {0};
+    void *slab;
+    int r;
+
+    TRY(pl_comm_alloc(comm, 4096, &slab, &err));
+    TRY(pl_comm_allreduce_start(comm, slab, 1024, PL_REAL_F32, 1, &err));
+    if (comm->rank == 1)
+        raise(SIGKILL);
+    r = pl_comm_join(comm, &err);
+    if (r != -ECONNRESET || !strstr(err.text, "lost rank 1: its process ended"))
+        return say("%d: %s", r, err.text);
+    r = pl_comm_allreduce_start(comm, slab, 1024, PL_REAL_F32, 1, &err);
+    return r == -ECONNRESET ? NULL : "a failed communicator starts a sum";
+}
+
+static void test_rank_is_lost_before_it_joins(void **state)
+{
+    ranks_run(3, 0, one_dies_before_it_joins, NULL, 1u << 1);
+}
+
 static const char *name_of(struct pl_comm *comm, void *shared)
 {
     return strcmp(comm->ops->name, shared) == 0 ? NULL : comm->ops->name;
@@ -575,8 +650,36 @@ static const char *memory_disagrees(struct pl_comm *comm, void *shared)
     return NULL;
 }
 
+/* A sum of other elements, or one sum less. */
+static const char *starts_disagree(struct pl_comm *comm, void *shared)
+{
+    const bool *fewer = shared;
+    struct pl_error err = {0};
+    char *slab;
+    int r;
+
+    TRY(pl_comm_alloc(comm, 4096, (void **)&slab, &err));
+    TRY(pl_comm_allreduce_start(comm, slab, 16, PL_REAL_F32, 1, &err));
+    r = *fewer && comm->rank == 1
+            ? 0
+            : pl_comm_allreduce_start(comm, slab + (*fewer || comm->rank != 1 ? 1024 : 2048), 16,
+                                      PL_REAL_F32, 1, &err);
+    if (r == 0)
+        r = pl_comm_join(comm, &err);
+    if (r == 0) /* the others may see it only in the next collective */
+        r = pl_comm_barrier(comm, &err);
+    if (r != -ECONNRESET || !strstr(err.text, "ranks disagree: sum of"))
+        return say("%d: %s", r, err.text);
+    return NULL;
+}
+
 static void test_different_calls_are_an_error(void **state)
 {
+    bool *fewer = ranks_shared(sizeof(*fewer));
+
+    ranks_run(3, 0, starts_disagree, fewer, 0);
+    *fewer = true;
+    ranks_run(3, 0, starts_disagree, fewer, 0);
     ranks_run(3, 1, ranks_disagree, NULL, 0);
     ranks_run(3, 0, ranks_disagree, NULL, 0);
     ranks_run(4, 3, ranks_disagree, NULL, 0);
@@ -621,6 +724,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sums_are_scattered),
         cmocka_unit_test(test_sums_in_the_order_of_ranks),
         cmocka_unit_test(test_sums_of_own_memory),
+        cmocka_unit_test(test_sums_are_joined_later),
+        cmocka_unit_test(test_rank_is_lost_before_it_joins),
         cmocka_unit_test(test_a_communicator_is_split),
         cmocka_unit_test(test_layout_decides_the_kind),
         cmocka_unit_test(test_lost_rank_is_named),

@@ -151,6 +151,28 @@ int pl_comm_allreduce(struct pl_comm *comm,
     return leave(comm, r);
 }
 
+int pl_comm_allreduce_start(struct pl_comm *comm,
+                            void *buf,
+                            size_t count,
+                            enum pl_real real,
+                            double scale,
+                            struct pl_error *err)
+{
+    if (!comm->ops->start)
+        return pl_comm_allreduce(comm, buf, count, real, scale, err);
+    enter(comm, "allreduce", count * pl_real_size(real));
+    return leave(comm, comm->ops->start(comm, buf, count, real, scale, err));
+}
+
+/* A rank that hangs here waits for sums. */
+int pl_comm_join(struct pl_comm *comm, struct pl_error *err)
+{
+    if (!comm->ops->join)
+        return 0;
+    enter(comm, "allreduce", 0);
+    return leave(comm, comm->ops->join(comm, err));
+}
+
 int pl_comm_allreduce_half(struct pl_comm *comm,
                            uint16_t *buf,
                            size_t count,

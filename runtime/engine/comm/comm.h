@@ -34,6 +34,14 @@ struct pl_comm_ops {
                      enum pl_real real,
                      double scale,
                      struct pl_error *err);
+    /* An allreduce that needs to be complete after join() only; NULL: there is none. */
+    int (*start)(struct pl_comm *comm,
+                 void *buf,
+                 size_t count,
+                 enum pl_real real,
+                 double scale,
+                 struct pl_error *err);
+    int (*join)(struct pl_comm *comm, struct pl_error *err);
     int (*broadcast)(struct pl_comm *comm, void *buf, size_t bytes, struct pl_error *err);
     int (*barrier)(struct pl_comm *comm, struct pl_error *err);
     int (*allgather)(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err);
@@ -132,6 +140,17 @@ int pl_comm_allreduce(struct pl_comm *comm,
                       enum pl_real real,
                       double scale,
                       struct pl_error *err);
+
+/* An allreduce with the same result, which is there after pl_comm_join(): until then nobody may
+ * read or write buf. Without waiting where the backend can (shm, of memory of pl_comm_alloc()).
+ * Other collectives may come between. */
+int pl_comm_allreduce_start(struct pl_comm *comm,
+                            void *buf,
+                            size_t count,
+                            enum pl_real real,
+                            double scale,
+                            struct pl_error *err);
+int pl_comm_join(struct pl_comm *comm, struct pl_error *err);
 
 /* The same for a device's memory: by comm->gpu, or without one through the host's memory. -ENOMEM,
  * -EIO. */

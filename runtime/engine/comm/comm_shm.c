@@ -6,7 +6,7 @@
  * through a staging slab in pieces. Sums are in comm_shm_sum.c.
  *
  * A barrier is a counter and a futex. A rank spins only if there is a core per rank, and then
- * briefly. */
+ * briefly. Sums that are started now and joined later are in comm_shm_later.c. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_shm_private.h"
 
@@ -278,6 +278,12 @@ static int shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_e
     return add_slab((struct pl_shm *)comm, bytes, ret, err);
 }
 
+/* Of the control memory that so many ranks use. */
+static size_t control_bytes(unsigned ranks)
+{
+    return offsetof(struct pl_shm_control, posts) + ranks * sizeof(struct pl_shm_posts);
+}
+
 static void shm_destroy(struct pl_comm *comm)
 {
     struct pl_shm *shm = (struct pl_shm *)comm;
@@ -286,7 +292,7 @@ static void shm_destroy(struct pl_comm *comm)
         unmap_slab(shm, &shm->slabs[i]);
     free(shm->slabs);
     if (shm->control)
-        munmap(shm->control, sizeof(*shm->control));
+        munmap(shm->control, control_bytes(comm->size));
     for (unsigned i = 0; shm->pidfd && i < comm->size; i++)
         if (shm->pidfd[i] >= 0)
             close(shm->pidfd[i]);
@@ -300,6 +306,8 @@ static const struct pl_comm_ops shm_ops = {
     .name = "shm",
     .in_order = true,
     .allreduce = shm_allreduce,
+    .start = pl_shm_start,
+    .join = pl_shm_join,
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,
     .allgather = shm_allgather,
@@ -330,9 +338,9 @@ attach(struct pl_shm *shm, const struct pl_comm_peer *peers, int control_fd, str
             gone = PL_MIN(gone, i);
     }
     if (shm->base.rank == 0)
-        r = map_fd(control_fd, sizeof(struct pl_shm_control), (void **)&shm->control);
+        r = map_fd(control_fd, control_bytes(shm->base.size), (void **)&shm->control);
     else
-        r = map_peer(peers[0].pid, peers[0].fd, sizeof(struct pl_shm_control),
+        r = map_peer(peers[0].pid, peers[0].fd, control_bytes(shm->base.size),
                      (void **)&shm->control);
     if (r < 0)
         return cannot_map(shm, gone < shm->base.size ? gone : 0, r, err);

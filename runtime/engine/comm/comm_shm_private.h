@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by comm_shm.c (the collectives), comm_shm_sum.c (sums) and comm_shm_wait.c (the barrier,
- * and lost ranks). */
+/* Shared by comm_shm.c (the collectives), comm_shm_sum.c (sums), comm_shm_later.c (sums for which
+ * no rank waits) and comm_shm_wait.c (the barrier, and lost ranks). */
 #ifndef PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 #define PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 
@@ -32,6 +32,17 @@ struct pl_shm_claim {
     uint64_t offset, bytes;
 };
 
+#define PL_SHM_POSTS 64 /* sums that wait for each other at most */
+
+/* The sums that a rank has posted, see comm_shm_later.c. */
+struct pl_shm_posts {
+    _Alignas(64) _Atomic uint32_t n; /* so far; the last PL_SHM_POSTS of them follow */
+    struct pl_shm_post {
+        uint32_t slab;
+        uint64_t offset, bytes;
+    } post[PL_SHM_POSTS];
+};
+
 /* The first rank's control file; zeroed by the kernel. */
 struct pl_shm_control {
     _Atomic uint32_t arrived;
@@ -43,6 +54,7 @@ struct pl_shm_control {
     /* By barrier (odd or even: no rank is two ahead) and rank. Written before the barrier, read
      * after it. */
     struct pl_shm_claim claim[2][PL_SHM_RANKS_MAX];
+    struct pl_shm_posts posts[PL_SHM_RANKS_MAX]; /* by rank; a process maps those of its ranks */
 };
 
 struct pl_shm_slab {
@@ -59,6 +71,13 @@ struct pl_shm {
     struct pl_shm_slab *slabs; /* the first is for staging */
     size_t n_slabs;
     bool spin;
+    /* This rank's posted sums: how many, of how many it has summed its range, and how many it has
+     * joined. */
+    uint32_t posted, summed, joined;
+    struct pl_shm_later {
+        enum pl_real real;
+        double scale;
+    } later[PL_SHM_POSTS];
 };
 
 /* The slab that holds [buf, buf + bytes); NULL: none does. */
@@ -75,6 +94,15 @@ void pl_shm_sum_elements(const struct pl_shm *shm,
                          double scale,
                          unsigned first,
                          unsigned n_to);
+
+/* Sums this rank's range of count elements at `offset` and writes it to the first n_to ranks. */
+void pl_shm_sum_range(const struct pl_shm *shm,
+                      const struct pl_shm_slab *slab,
+                      size_t offset,
+                      size_t count,
+                      enum pl_real real,
+                      double scale,
+                      unsigned n_to);
 
 /* Sums buf over the ranks, times scale; the first n_to ranks get the sum. Collective. */
 int pl_shm_sum(struct pl_shm *shm,
@@ -93,6 +121,18 @@ int pl_shm_meet(struct pl_shm *shm,
                 size_t offset,
                 size_t bytes,
                 struct pl_error *err);
+
+/* See pl_comm_allreduce_start() and pl_comm_join(). */
+int pl_shm_start(struct pl_comm *comm,
+                 void *buf,
+                 size_t count,
+                 enum pl_real real,
+                 double scale,
+                 struct pl_error *err);
+int pl_shm_join(struct pl_comm *comm, struct pl_error *err);
+
+/* Gives the text to all ranks, unless another one has given its own: that one is returned. */
+int pl_shm_lose(struct pl_shm *shm, struct pl_error *err, const char *fmt, ...) PL_PRINTF(3, 4);
 
 /* -ECONNRESET with the text of the rank that gave one, else 0. */
 int pl_shm_failed(struct pl_shm *shm, struct pl_error *err);

@@ -53,8 +53,7 @@ void pl_shm_sum_elements(const struct pl_shm *shm,
     }
 }
 
-/* Sums this rank's range of count elements and writes it to the first n_to ranks. */
-static void sum_range(const struct pl_shm *shm,
+void pl_shm_sum_range(const struct pl_shm *shm,
                       const struct pl_shm_slab *slab,
                       size_t offset,
                       size_t count,
@@ -84,7 +83,7 @@ static int sum_slab(struct pl_shm *shm,
 
     if (r < 0)
         return r;
-    sum_range(shm, slab, offset, count, real, scale, n_to);
+    pl_shm_sum_range(shm, slab, offset, count, real, scale, n_to);
     return pl_shm_meet(shm, PL_SHM_SUM, slab, offset, bytes, err);
 }
 

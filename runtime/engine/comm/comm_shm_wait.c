@@ -74,9 +74,7 @@ void pl_shm_abort(struct pl_comm *comm, const char *text)
     futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-/* Gives the text to all ranks, unless another one has given its own: that one is returned. */
-static int lose(struct pl_shm *shm, struct pl_error *err, const char *fmt, ...) PL_PRINTF(3, 4);
-static int lose(struct pl_shm *shm, struct pl_error *err, const char *fmt, ...)
+int pl_shm_lose(struct pl_shm *shm, struct pl_error *err, const char *fmt, ...)
 {
     char text[PL_COMM_TEXT_MAX];
     va_list ap;
@@ -101,7 +99,7 @@ static int check_peers(struct pl_shm *shm, uint32_t generation, struct pl_error 
     /* A rank that exits after the barrier has opened is not missing at it. */
     if (gone == shm->base.size || atomic_load(&shm->control->generation) != generation)
         return 0;
-    return lose(shm, err, "lost rank %u: its process ended", shm->world_ranks[gone]);
+    return pl_shm_lose(shm, err, "lost rank %u: its process ended", shm->world_ranks[gone]);
 }
 
 static bool is_here(const struct pl_shm *shm, uint32_t generation, unsigned i)
@@ -141,8 +139,8 @@ check_time(struct pl_shm *shm, uint32_t generation, struct pl_comm_wait *wait, s
     if (atomic_load(&shm->control->generation) != generation)
         return 0;
     if (r < 0)
-        return lose(shm, err, "lost rank%s: a collective (%s) has waited %.0f s for it", ranks,
-                    op_names[mine->op], seconds);
+        return pl_shm_lose(shm, err, "lost rank%s: a collective (%s) has waited %.0f s for it",
+                           ranks, op_names[mine->op], seconds);
     if (first == shm->base.rank)
         pl_log_warn("comm", "rank %u has waited %.0f s for rank%s in a collective (%s)",
                     shm->world_ranks[first], seconds, ranks, op_names[mine->op]);
@@ -158,7 +156,7 @@ static int check_claim(struct pl_shm *shm, uint32_t generation, struct pl_error 
     if (mine->op == all[0].op && mine->slab == all[0].slab && mine->offset == all[0].offset &&
         mine->bytes == all[0].bytes)
         return 0;
-    return lose(
+    return pl_shm_lose(
         shm, err, "ranks disagree: %s of %llu bytes on rank %u, %s of %llu bytes on rank %u%s",
         op_names[mine->op], (unsigned long long)mine->bytes, shm->world_ranks[shm->base.rank],
         op_names[all[0].op], (unsigned long long)all[0].bytes, shm->world_ranks[0],

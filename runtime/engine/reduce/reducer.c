@@ -338,6 +338,8 @@ static int join(struct pl_reducer *red, struct pl_error *err)
     int r;
 
     red->started = false;
+    if (red->params->dev->ops->host)
+        return pl_comm_join(red->comm, err);
     if (keeps_shards(red))
         return finish_pending(red, err);
     r = join_shards(red, err);
@@ -378,6 +380,10 @@ sum(struct pl_reducer *red, const struct pl_bucket *b, const size_t *parts, stru
     void *grads = grads_of(red, b);
     int r;
 
+    if (dev->ops->host && !red->alone && !red->params->shard) {
+        red->started = true;
+        return pl_comm_allreduce_start(red->comm, grads, count, real, red->scale, err);
+    }
     if (dev->ops->host && !red->alone)
         return sum_on_host(red, grads, count, parts, err);
     if (red->comm->size == 1 || red->alone) {
@@ -464,15 +470,21 @@ static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_e
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
 {
     struct pl_reducer *red = ctx;
+    uint64_t begin;
     int r = 0;
 
     while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index) {
-        uint64_t begin = pl_timeline_begin(red->timeline);
+        begin = pl_timeline_begin(red->timeline);
 
         r = reduce(red, &red->buckets[red->next++], err);
         pl_timeline_end(red->timeline, 0, "ranks", "reduce", NULL, begin);
     }
-    return r == 0 && red->started && red->next == red->n ? join(red, err) : r;
+    if (r < 0 || !red->started || red->next < red->n)
+        return r;
+    begin = pl_timeline_begin(red->timeline);
+    r = join(red, err);
+    pl_timeline_end(red->timeline, 0, "ranks", "join", NULL, begin);
+    return r;
 }
 
 size_t pl_reducer_stop(const void *ctx)

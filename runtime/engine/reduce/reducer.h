@@ -2,11 +2,13 @@
 /* Averages the gradients over the ranks while backward runs. The gradient arena is cut into buckets
  * from its end, which backward finishes first. A bucket is reduced after the last node that adds to
  * it, while it is still in the cache. No helper thread runs: on a CPU the reduction needs the same
- * core. On GPUs with NCCL (comm->gpu) a reduction is only started then and runs beside the rest of
- * backward; work that the device gets after the last bucket was started waits for all of them.
- * A fused reduction (horovod) has large buckets, all of them after the backward pass. Parameters
- * that the tape does not use are reduced like the others, with gradient 0 (unused_params.h). The
- * tapes of the ranks may differ: all ranks reduce the buckets in the same order.
+ * core. A rank does not wait there for another: it sums its range of the buckets that all ranks
+ * have completed, and after the last bucket waits for the rest (pl_comm_allreduce_start()). On GPUs
+ * with NCCL (comm->gpu) a reduction is only started then and runs beside the rest of backward; work
+ * that the device gets after the last bucket was started waits for all of them. A fused reduction
+ * (horovod) has large buckets, all of them after the backward pass. Parameters that the tape does
+ * not use are reduced like the others, with gradient 0 (unused_params.h). The tapes of the ranks
+ * may differ: all ranks reduce the buckets in the same order.
  *
  * With shards (shard.h) a bucket is scattered: each rank gets the sums of its own shard, and the
  * rest of its gradients is undefined then. The flags of unused_params.h, which all ranks need, have
