@@ -4,6 +4,8 @@
 #include "runtime/engine/tape/op_times.h"
 #include "tests/unit/engine/engine_random.h"
 
+#include <time.h>
+
 #define GRAPHS 400
 #define STAGES 5
 
@@ -190,6 +192,47 @@ static void test_ops_are_timed_alone(void **state)
     }
 }
 
+#define HELD_NS 60000000 /* longer than ops are repeated for */
+
+static struct pl_op slow_once;
+static const struct pl_op *slow_of;
+static unsigned slow_calls;
+
+static void held_forward(const struct pl_call *call)
+{
+    if (slow_calls++ == 0)
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &(struct timespec){0, HELD_NS}, NULL);
+    slow_of->forward(call);
+}
+
+/* Another process has the processor while an op runs for the first time. */
+static void test_an_op_that_is_held_up_once_is_timed_again(void **state)
+{
+    struct net net = {0};
+    struct pl_tape_flow flow;
+    struct pl_error err = {0};
+    plume_tensor *out;
+    double seconds, kept;
+
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F32, true);
+    leaf(&net, PL_REAL_F32, 1, (size_t[]){3});
+    pl_tape_begin(&net.tape);
+    assert_int_equal(pl_op_call(&net.tape, PLUME_OP_AFFINE, (plume_tensor *[]){&net.t[0]}, 1,
+                                &(struct plume_op_args){{0}, {1, 0}}, &out, &err),
+                     0);
+    pl_tape_end(&net.tape);
+    slow_of = net.tape.nodes[0].op;
+    slow_once = *slow_of;
+    slow_once.forward = held_forward;
+    net.tape.nodes[0].op = &slow_once;
+    assert_int_equal(pl_tape_flow_init(&flow, &net.tape, NULL, &err), 0);
+    assert_int_equal(pl_op_times(&net.tape, &flow, NULL, &seconds, &kept, &err), 0);
+    assert_true(slow_calls > 1 && seconds < 0.9e-9 * HELD_NS);
+    net.tape.nodes[0].op = slow_of;
+    pl_tape_flow_finish(&flow);
+    finish(&net);
+}
+
 /* More tensors than may cross are told. */
 static void test_too_many_crossing_tensors(void **state)
 {
@@ -229,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_are_the_whole),
         cmocka_unit_test(test_ops_are_timed_alone),
+        cmocka_unit_test(test_an_op_that_is_held_up_once_is_timed_again),
         cmocka_unit_test(test_too_many_crossing_tensors),
     };
 
