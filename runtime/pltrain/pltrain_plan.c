@@ -81,7 +81,6 @@ static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *er
         const char *name;
     } others[] = {
         {t->average_every > 0, "--average-every"},
-        {t->deterministic, "--deterministic"},
         {p->tpu, "--accelerator tpu"},
     };
 

@@ -123,6 +123,30 @@ losses_of() {
         --strategy pipeline --stages 2 --tensor-parallel 2 --processes 6 mlp
 }
 
+@test "the same bits with --deterministic, however the ranks are joined" {
+    local -a run=(--deterministic --clip 0.1 --optimizer adam --max-steps 3 --limit-val-batches 1 --limit-test-batches 1)
+    local -a gpt=(gpt --context 8 --width 32 --layers 2 --heads 4 --dropout 0.1 --batch_size 4) words
+    hashes() {
+        pltrain "${run[@]}" "$@" "${gpt[@]}" >hash.out || return
+        sed -n 's/.*param hash //p; s/^test_loss/&/p' hash.out | sort -u
+    }
+    # Sums over groups, over their copies, and over both.
+    for how in "--tensor-parallel 4" "--tensor-parallel 2 --processes 6" \
+        "--tensor-parallel 2 --processes 6 --strategy sharded --shard param" \
+        "--tensor-parallel 4 --processes 8 --strategy pipeline --stages 2"; do
+        read -ra words <<<"$how"
+        first=$(hashes "${words[@]}")
+        [ "$(wc -l <<<"$first")" -eq 2 ] || { echo "$how: $first"; false; }
+        again=$(hashes "${words[@]}")
+        [ "$again" = "$first" ] || { echo "$how: $first, then $again"; false; }
+        again=$(hashes "${words[@]}" --comm tcp)
+        [ "$again" = "$first" ] || { echo "$how: $first, by tcp $again"; false; }
+    done
+    first=$(hashes --tensor-parallel 2 --processes 6)
+    again=$(hashes --tensor-parallel 2 --processes 6 --processes-per-node 2)
+    [ "$again" = "$first" ] || { echo "$first, on three nodes $again"; false; }
+}
+
 @test "a signal saves what all ranks have" {
     mkfifo out
     timeout 60 pltrain --tensor-parallel 2 --optimizer adam --epochs 100000 --checkpoint-dir s mlp >out &
@@ -143,13 +167,14 @@ losses_of() {
 
 @test "what does not go is one line" {
     says 2 "for strategies ddp, sharded and pipeline, not horovod" --tensor-parallel 2 --strategy horovod mlp
-    says 2 "'--tensor-parallel' and '--deterministic' do not go together" --tensor-parallel 2 --deterministic mlp
     says 2 "'--tensor-parallel' and '--average-every'" --tensor-parallel 2 --average-every 2 mlp
     says 2 "--tensor-parallel" --tensor-parallel 0 mlp
     says 2 "leave out --tensor-parallel" --tensor-parallel 2 --compare-devices mlp
     says 1 "needs a multiple of 2 ranks, not 3" --tensor-parallel 2 --processes 3 mlp
     says 1 "is inside a node" --tensor-parallel 2 --processes 2 --processes-per-node 1 mlp
     says 1 "step_per_optimizer" --tensor-parallel 2 "$TURNS"
+    says 1 "needs several groups of --tensor-parallel on each node" --tensor-parallel 2 --processes 4 --processes-per-node 2 \
+        --strategy sharded --shard-group node mlp
     says 1 "finds nothing to split" --tensor-parallel 2 lstm
     says 1 "finds nothing to split" --tensor-parallel 7 "${GPT[@]}"
 }

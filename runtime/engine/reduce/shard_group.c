@@ -4,7 +4,7 @@
 #include "runtime/engine/comm/comm_nccl.h"
 
 /* The same verdict on all ranks. */
-static int check(struct pl_comm *world, struct pl_error *err)
+static int check(struct pl_comm *world, const char *members, struct pl_error *err)
 {
     const struct pl_world *place = &world->world;
     bool even, several;
@@ -17,17 +17,19 @@ static int check(struct pl_comm *world, struct pl_error *err)
     if (!even)
         return pl_error_set(
             err, -EINVAL,
-            "--shard-group node needs the same number of ranks on each node, so that each shard "
-            "has its copies: start as many, or leave it out");
+            "--shard-group node needs the same number of %s on each node, so that each shard "
+            "has its copies: start as many, or leave it out",
+            members);
     if (!several)
         return pl_error_set(err, -EINVAL,
-                            "--shard-group node needs several ranks on each node, which share the "
-                            "model: start more, or leave it out");
+                            "--shard-group node needs several %s on each node, which share the "
+                            "model: start more, or leave it out",
+                            members);
     return 0;
 }
 
 int pl_shard_group_open(struct pl_shard_group *group,
-                        bool in_node,
+                        const char *in_node,
                         struct pl_comm *world,
                         struct pl_device *dev,
                         struct pl_error *err)
@@ -38,7 +40,7 @@ int pl_shard_group_open(struct pl_shard_group *group,
     *group = (struct pl_shard_group){.world = world, .shards = world};
     if (!in_node || world->size == 1)
         return 0;
-    r = check(world, err);
+    r = check(world, in_node, err);
     if (r < 0 || place->n_nodes == 1)
         return r;
     group->shards = NULL;

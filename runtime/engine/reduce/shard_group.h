@@ -16,11 +16,12 @@ struct pl_shard_group {
     char failed[PL_COMM_TEXT_MAX]; /* why this rank gave up; "": it did not */
 };
 
-/* in_node: the ranks of a node; else all. dev: of this rank; where the GPUs of the world are joined
- * by NCCL, so are those of its parts. -EINVAL if nodes have not the same number of ranks, or one
- * each. Collective over world, which is borrowed. Zeroed memory may be finished. */
+/* in_node: the ranks of a node, and what a message calls these; NULL: all ranks. dev: of this rank;
+ * where the GPUs of the world are joined by NCCL, so are those of its parts. -EINVAL if nodes have
+ * not the same number of ranks, or one each. Collective over world, which is borrowed. Zeroed
+ * memory may be finished. */
 int pl_shard_group_open(struct pl_shard_group *group,
-                        bool in_node,
+                        const char *in_node,
                         struct pl_comm *world,
                         struct pl_device *dev,
                         struct pl_error *err);

@@ -95,6 +95,7 @@ int pl_tensor_parallel_open(struct pl_tensor_parallel *tp,
         r = join_gpu(tp, tp->copies, err);
     tp->sum = (struct pl_tape_peers){.sum = sum, .ctx = tp};
     if (r == 0) {
+        tp->peers->ordered = tp->copies->ordered = world->ordered;
         tp->split.n = k;
         tp->split.rank = tp->peers->rank;
         tp->split.peers = &tp->sum;

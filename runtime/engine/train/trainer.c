@@ -309,6 +309,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
         return r;
     trainer->ctx.params.half_dtype = pl_precision_half(options);
     trainer->ctx.comm = trainer->ctx.copies = comm;
+    comm->ordered = options->deterministic; /* before it is split */
     r = pl_tensor_parallel_open(&trainer->tp, &trainer->strategy, comm, dev, err);
     if (r == 0 && trainer->tp.on) {
         trainer->ctx.copies = trainer->tp.copies;
@@ -345,9 +346,11 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .samples_per_step =
             (uint64_t)pl_hparams_value(hparams, "batch_size") * trainer->ctx.n_shares,
     };
-    comm->ordered = options->deterministic;
     if (r == 0)
-        r = pl_shard_group_open(&trainer->group, trainer->strategy.shard && options->shard_in_node,
+        r = pl_shard_group_open(&trainer->group,
+                                !trainer->strategy.shard || !options->shard_in_node ? NULL
+                                : trainer->tp.on ? "groups of --tensor-parallel"
+                                                 : "ranks",
                                 trainer->tp.on ? trainer->tp.copies : comm, dev, err);
     if (r == 0)
         r = set_savers(trainer, err);
