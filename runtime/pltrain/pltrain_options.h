@@ -13,6 +13,14 @@
 /* Use of NCCL for collectives between GPUs. */
 enum pl_pltrain_nccl { PL_NCCL_IF_POSSIBLE, PL_NCCL_NEVER, PL_NCCL_ALWAYS };
 
+/* The last value of an option that names devices: --devices, --gpus, --tpu-cores. */
+struct pl_pltrain_devices {
+    const char *option; /* NULL: not given */
+    int64_t n;          /* 0 = auto */
+    unsigned device[PL_PLTRAIN_DEVICES_MAX];
+    size_t n_device;
+};
+
 struct pl_pltrain {
     const char *module;
     const char **hparams; /* "NAME=VALUE" */
@@ -20,9 +28,9 @@ struct pl_pltrain {
     size_t n_hparams, n_owned;
     const char **weights_maps; /* in train, too */
     bool list;
-    int64_t processes, per_node, nodes;      /* 0 = not given */
-    int64_t devices;                         /* 0 = auto */
-    const char *devices_by;                  /* the option that has set them; NULL = none */
+    int64_t processes, per_node, nodes; /* 0 = not given */
+    int64_t devices;                    /* 0 = auto */
+    struct pl_pltrain_devices given_devices[3];
     int64_t global_batch;                    /* samples per step over all ranks; 0 = not given */
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */

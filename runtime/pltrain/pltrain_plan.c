@@ -113,11 +113,31 @@ static int check_recompute(const struct pl_pltrain *p, struct pl_error *err)
                         "leave one out");
 }
 
+/* Options of several names must name the same devices. */
+static int check_devices(const struct pl_pltrain *p, struct pl_error *err)
+{
+    const struct pl_pltrain_devices *all = p->given_devices;
+
+    for (size_t i = 1; i < PL_COUNT(p->given_devices); i++)
+        for (size_t k = 0; k < i; k++)
+            if (all[i].option && all[i].n && all[k].n &&
+                (all[i].n != all[k].n || all[i].n_device != all[k].n_device ||
+                 memcmp(all[i].device, all[k].device, all[i].n_device * sizeof(*all[i].device)) !=
+                     0))
+                return pl_error_set(err, -EINVAL,
+                                    "options '--%s' and '--%s' name different devices: leave one "
+                                    "out",
+                                    all[k].option, all[i].option);
+    return 0;
+}
+
 int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
-    int r = check_tensor_parallel(p, err);
+    int r = check_devices(p, err);
 
+    if (r == 0)
+        r = check_tensor_parallel(p, err);
     if (r == 0)
         r = check_recompute(p, err);
     if (r < 0)

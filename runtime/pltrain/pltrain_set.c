@@ -254,21 +254,14 @@ static int parse_devices(struct pl_pltrain *p, const char *value, struct pl_erro
     return 0;
 }
 
-static bool same_devices(const struct pl_pltrain *a, const struct pl_pltrain *b)
-{
-    return a->devices == b->devices && a->n_device == b->n_device &&
-           memcmp(a->device, b->device, a->n_device * sizeof(*a->device)) == 0;
-}
-
-/* As parse_devices(), counted from `first` on. Options of other names must say the same; of one
- * name the last one counts. */
+/* As parse_devices(), counted from `first` on. Of one name the last one counts. */
 static int take_devices(struct pl_pltrain *p,
                         const struct pl_option *o,
                         const char *value,
                         unsigned first,
                         struct pl_error *err)
 {
-    struct pl_pltrain before = *p;
+    struct pl_pltrain_devices *given = p->given_devices;
     int r = parse_devices(p, value, err);
 
     for (size_t i = 0; i < p->n_device && r == 0; i++) {
@@ -276,11 +269,12 @@ static int take_devices(struct pl_pltrain *p,
             return pl_error_set(err, -EINVAL, "cores count from 1");
         p->device[i] -= first;
     }
-    if (r == 0 && before.devices && p->devices && strcmp(before.devices_by, o->name) != 0 &&
-        !same_devices(&before, p))
-        return pl_error_set(err, -EINVAL, "'--%s' names other devices: leave one out",
-                            before.devices_by);
-    p->devices_by = o->name;
+    while (given->option && strcmp(given->option, o->name) != 0)
+        given++;
+    given->option = o->name;
+    given->n = p->devices;
+    given->n_device = p->n_device;
+    memcpy(given->device, p->device, sizeof(given->device));
     return r;
 }
 

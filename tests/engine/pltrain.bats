@@ -143,7 +143,10 @@ bits() {
     [[ $stderr == *"choose ddp2 (dp inside a node, ddp across)"* ]]
     says 2 "'--devices 2' and '--processes 3' disagree" --devices 2 --processes 3 mlp
     says 2 "device 1 is given twice" --devices 1,1 mlp
-    says 2 "--devices: '--gpus' names other devices: leave one out" --gpus 0,1 --devices 2 mlp
+    says 2 "options '--gpus' and '--devices' name different devices: leave one out" --gpus 0,1 --devices 2 mlp
+    # Of each option the last value counts, wherever the others stand.
+    says 2 "options '--devices' and '--gpus' name different devices: leave one out" --devices 2 --gpus 2 --gpus 1 mlp
+    [ "$(strategy --devices 2 --gpus 1 --gpus 2 --accelerator cpu)" = $'ddp\nddp' ]
     run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp
     [[ $stderr == *"--sync-batchnorm cannot wait for: choose ddp"* ]]
     says 2 "is none of auto, single, dp, ddp, ddp2, horovod, sharded" --strategy fsdp mlp

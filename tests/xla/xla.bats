@@ -116,8 +116,8 @@ as_ranks() {
     says 2 'cores count from 1' --tpu-cores '[0]' mlp
     says 2 'a number of cores, or one core as [K]' --tpu-cores auto mlp
     says 2 'leave out --tpu-cores' --tpu-cores 2 --compare-devices mlp
-    says 2 "--devices: '--tpu-cores' names other devices: leave one out" --tpu-cores 2 --devices 3 mlp
-    says 2 "--tpu-cores: '--devices' names other devices: leave one out" --devices 3 --tpu-cores '[3]' mlp
+    says 2 "options '--tpu-cores' and '--devices' name different devices: leave one out" --tpu-cores 2 --devices 3 mlp
+    says 2 "options '--devices' and '--tpu-cores' name different devices: leave one out" --devices 3 --tpu-cores '[3]' mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 2 --tpu-cores 5 mlp # the last one counts
     says 1 'another strategy than ddp' --pjrt-plugin x --num-nodes 2 --strategy horovod mlp
     SOMETIMES_BY_RANK=1 says 1 'the training steps of ranks 0 and 1 differ' --pjrt-plugin x --num-nodes 2 "$FAKE/sometimes.so"
