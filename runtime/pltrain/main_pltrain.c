@@ -15,6 +15,7 @@
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/tape/profile.h"
 #include "runtime/engine/train/memory_plan.h"
+#include "runtime/engine/train/memory_stages.h"
 #include "runtime/engine/train/summary.h"
 #include "runtime/engine/train/trainer.h"
 #include "runtime/engine/util/crash.h"

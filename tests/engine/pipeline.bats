@@ -4,6 +4,7 @@
 # BUILD is the build folder, BROKEN the folder of odd.so, TURNS a module with two optimizers that take turns, SANITIZE how it was built.
 
 bats_require_minimum_version 1.5.0
+load ../lib/memory
 
 setup() {
     PATH=$BUILD:$PATH
@@ -149,5 +150,36 @@ needs() {
     grep -q "^test_loss" out
     (($(stat -c %s c/epoch=0-step=1.ckpt) > 50000000)) # each rank has written its part
     ulimit -v 110000
-    says 1 "fits the devices' memory" "${SHORT[@]}" "${PIPE[@]}" --stages 2 "${gpt[@]}"
+    says 1 "fits the devices' memory; by the same estimates a cut fits with --stages 4, on 4 ranks with as much memory each" \
+        "${SHORT[@]}" "${PIPE[@]}" --stages 2 "${gpt[@]}"
+    # Without momentum the optimizer has no state: two arrays fit where four do not.
+    ulimit -v 101500
+    gpt=(mlp --hidden 65536 --batch_size 1 --momentum 0 --max-steps 1)
+    pltrain "${SHORT[@]}" "${PIPE[@]}" --stages 2 "${gpt[@]}" >out
+    says 1 "fits the devices' memory" "${SHORT[@]}" "${PIPE[@]}" --stages 2 "${gpt[@]}" --optimizer adam
+}
+
+@test "stages that do not fit are told what does, and that does" {
+    [ "$SANITIZE" = none ] || skip "a sanitizer's shadow memory has no limit"
+    local -a run=(--strategy pipeline --optimizer adam --num-sanity-val-steps 0 --limit-val-batches 0 --limit-test-batches 0)
+    local -a gpt=(gpt --layers 4 --width 32 --heads 2 --context 64 --batch_size 256) words
+    export OMP_NUM_THREADS=1 # threads have stacks
+    told 30 "${run[@]}" --stages 2 --microbatches 4 "${gpt[@]}"
+    [[ $told =~ ^"--microbatches "([0-9]+)" ("[0-9.]+" MB)" ]] || { echo "$told"; false; }
+    fits "${run[@]}" --stages 2 --microbatches "${BASH_REMATCH[1]}" "${gpt[@]}"
+    fits "${run[@]}" --stages 2 --microbatches 4 --recompute "${gpt[@]}"
+    # The fastest cut, about 21 and 20 ops, does not fit; another one does.
+    LIMIT=$((LIMIT + 8192))
+    fits "${run[@]}" --stages 2 --microbatches 4 "${gpt[@]}"
+    [[ $output =~ "pipeline: 2 stages of "([0-9]+) ]]
+    first=${BASH_REMATCH[1]}
+    [[ $output =~ "pipeline: the stages' plans need more memory than there is; a cut fits of 1"[0-9]", 2"[0-9]" ops" ]] ||
+        ((first < 19)) || { echo "$output"; false; } # the ops' times are measured
+    # Too many parameters per stage.
+    gpt=(gpt --layers 6 --width 128 --context 8 --batch_size 2)
+    told 9 "${run[@]}" --stages 2 "${gpt[@]}"
+    [[ $told =~ ^"--stages "([0-9]+)", on "([0-9]+)" ranks with as much memory each" ]] || { echo "$told"; false; }
+    words=(--stages "${BASH_REMATCH[1]}")
+    room 9 "${run[@]}" "${words[@]}" "${gpt[@]}" # more ranks join more memory
+    fits "${run[@]}" "${words[@]}" "${gpt[@]}"
 }

@@ -5,6 +5,7 @@
 # built.
 
 bats_require_minimum_version 1.5.0
+load ../lib/memory
 
 setup() {
     PATH=$BUILD:$PATH
@@ -151,28 +152,6 @@ takes() {
     grep -q "^test_loss" out
     grep -q "^resuming from 'c/last.ckpt': epoch 1, step 1$" again
 }
-
-# told MIB ARGS...: a run for whose memory the engine has so much is told that it does not fit, and what does (`told`).
-told() {
-    local mib=$1 beside
-    shift
-    # The address space of the rank, without what the engine takes.
-    beside=$(ulimit -v 900000 && pltrain --max-steps 1 "$@" | sed -n 's/^model: .* a rank of \([0-9.]*\) MB)$/\1/p')
-    beside=$((900000 - ${beside%.*} * 1000000 / 1024))
-    LIMIT=$((beside + mib * 1024))
-    output=$(ulimit -v $LIMIT && pltrain --max-steps 1 "$@" 2>&1) || true
-    [[ $output =~ "warning: rank 0 needs "[0-9.]+" MB of "[0-9.]+" MB: what fits is "([^$'\n']*) ]] ||
-        { echo "$output"; false; }
-    told=${BASH_REMATCH[1]}
-}
-
-# fits ARGS...: that runs in the same memory, and is not warned.
-fits() {
-    run -0 --separate-stderr pltrain_in $LIMIT --max-steps 1 "$@"
-    [[ $stderr != *warning* ]] || { echo "$stderr"; false; }
-}
-
-pltrain_in() (ulimit -v "$1" && shift && pltrain "$@")
 
 @test "a run that does not fit is told what does, and that does" {
     [ "$SANITIZE" = none ] || skip "a sanitizer's shadow memory has no limit"

@@ -524,6 +524,7 @@ static void test_devices_may_differ_in_memory(void **state)
     struct run *one = new_run(4, 0), *pipe;
 
     one->chain = 12;
+    one->options.optimizer = PLUME_ADAM;
     go(one, 1, 0);
     pipe = pipeline_of(one, 3, 2);
     pipe->emulated = true;
@@ -531,7 +532,7 @@ static void test_devices_may_differ_in_memory(void **state)
     /* A third of the node's: values, gradients and Adam's state of three layers. */
     pipe->small_bytes = (uint64_t)3 * 3 * 4 * WIDTH * WIDTH * sizeof(double);
     go(pipe, 3, 0);
-    assert_alike(pipe, one, 1e-9);
+    assert_alike(pipe, one, 1e-7);
     assert_true(pipe->own[1] > 0 && pipe->own[1] <= 3 * WIDTH * WIDTH);
     pipe->small_bytes = 300;
     go(pipe, 3, 0);
@@ -547,6 +548,7 @@ static void test_recomputation_makes_a_cut_fit(void **state)
 
     one->chain = 12;
     snprintf(one->hparams[0], 32, "batch_size=512");
+    one->options.optimizer = PLUME_ADAM;
     go(one, 1, 0);
     pipe = pipeline_of(one, 3, 2);
     pipe->emulated = true;
@@ -561,7 +563,7 @@ static void test_recomputation_makes_a_cut_fit(void **state)
     pipe->error[0] = '\0';
     pipe->options.recompute = true;
     go(pipe, 3, 0);
-    assert_alike(pipe, one, 1e-9);
+    assert_alike(pipe, one, 1e-7);
 }
 
 /* All others end as well, and say which rank it was. */

@@ -98,6 +98,22 @@ static int measure_evaluation(struct pl_trainer *t,
     return r;
 }
 
+/* Elements of a slot: those that this rank has, or those of the stage that it plans. */
+static size_t state_count(const struct pl_optimizer *o, const struct pl_params *params)
+{
+    size_t count = 0;
+
+    if (!params->stages.n)
+        return o->count;
+    for (size_t i = 0; i < o->n_ranges; i++) {
+        size_t from = PL_MAX(o->ranges[i].offset, params->own_from),
+               to = PL_MIN(o->ranges[i].offset + o->ranges[i].count, params->own_to);
+
+        count += to > from ? to - from : 0;
+    }
+    return count;
+}
+
 /* Adds the arrays that are allocated before the first step. */
 static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
 {
@@ -112,11 +128,11 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
                                        ? params->own_to - params->own_from
                                        : params->flags));
     for (size_t i = 0; i < params->n; i++)
-        if (params->list[i]->borrowed)
+        if (params->list[i]->borrowers & (1ull << params->stages.own))
             need->borrowed += 2 * size * (double)params->list[i]->tensor->count;
     need->grads += (t->strategy.devices - 1) * size * (double)params->count; /* of other parts */
     for (size_t i = 0; i < t->optimizers.n; i++)
-        need->state += size * (double)PL_MIN(t->optimizers.list[i].count, own) *
+        need->state += size * (double)PL_MIN(state_count(&t->optimizers.list[i], params), own) *
                        (double)pl_optimizer_slots(&t->optimizers.list[i]);
     if (t->ema.params)
         need->average = held;
@@ -159,6 +175,7 @@ static int measure_slot(struct pl_pipe *pipe,
 
     if (r < 0)
         return r;
+    (*ret)->lane.parts.root->tape.recompute = kind == PLUME_TRAIN && pipe->options->recompute;
     pl_stage_tape_open(&(*ret)->own, &(*ret)->lane.parts.root->tape);
     (*ret)->own.tape.measures = true;
     r = pl_pipe_begin(pipe, kind, *ret, dry, first, rows, err);
@@ -218,11 +235,34 @@ static int measure_pipe(struct pl_trainer *t, struct pl_memory_need *need, struc
 
     for (int kind = PLUME_TRAIN; kind <= PLUME_TEST && r == 0; kind++)
         r = measure_slots(t, (enum plume_stage)kind, &messages, need, err);
-    for (int i = 0; i < 2; i++) /* they may be larger: their links were timed with them */
-        messages.most[i] = PL_MAX(messages.most[i], t->pipe.link[i].cap);
+    for (unsigned i = 0; i < 2; i++) /* they may be larger: their links were timed with them */
+        if (i == PL_PIPE_PREVIOUS ? t->pipe.stage > 0 : t->pipe.stage + 1 < t->pipe.n_stages)
+            messages.most[i] = PL_MAX(messages.most[i], (size_t)(2 * PL_PIPE_PROBE_BYTES));
     for (size_t i = 0; i < PL_PIPE_MESSAGES; i++)
         need->messages += (double)messages.most[i];
     return r;
+}
+
+/* Bytes that measuring the ops one by one takes: what has been taken, or with other options what
+ * will be. An op's tensors become smaller with the microbatch, its parameters do not. */
+static double measured(struct pl_trainer *t)
+{
+    const struct pl_pipe *pipe = &t->pipe;
+    size_t rows = pl_loader_dry(&t->stage[PLUME_TRAIN].loader)->rows, chunk = rows;
+    double bytes = pipe->costs.measured_bytes, fixed = 0;
+    struct pl_device_memory memory;
+
+    if (pipe->options == t->options) {
+        t->dev->ops->memory(t->dev, &memory);
+        return (double)memory.peak;
+    }
+    for (size_t i = 0; i < t->ctx.params.n; i++)
+        fixed = fmax(fixed, (double)t->ctx.params.list[i]->tensor->count);
+    fixed = 2 * fixed * (double)pl_real_size(t->ctx.params.real) + 4.0 * PL_PIPE_PROBE_BYTES;
+    (void)pl_pipe_microbatches(pipe, rows, &chunk);
+    return bytes <= fixed
+               ? bytes
+               : fixed + (bytes - fixed) * fmin(1, (double)chunk / (double)pipe->costs.rows);
 }
 
 int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struct pl_error *err)
@@ -242,12 +282,8 @@ int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struc
     need.all = need.params + need.gathered + need.grads + need.state + need.average + need.spare +
                need.buffers + need.borrowed + need.messages + need.step + need.evaluation +
                need.batches;
-    if (trainer->pipe.on) { /* the ops were measured before, which may have taken more */
-        struct pl_device_memory memory;
-
-        trainer->dev->ops->memory(trainer->dev, &memory);
-        need.all = fmax(need.all, (double)memory.peak);
-    }
+    if (trainer->pipe.on) /* the ops are measured before, which may take more */
+        need.all = fmax(need.all, measured(trainer));
     *ret = need;
     return r;
 }
@@ -421,53 +457,6 @@ double pl_memory_limit(struct pl_trainer *trainer)
             limit = fmin(limit, fmax((double)space.rlim_cur - beside, 1));
         }
     return limit;
-}
-
-/* The ranks' needs and limits, one after another. */
-static int gather_needs(struct pl_trainer *t, double *all, struct pl_error *err)
-{
-    unsigned size = t->comm->size;
-    _cleanup_free_ size_t *offset = calloc((size_t)size + 1, sizeof(*offset));
-    struct pl_memory_need need;
-    int r = offset ? pl_memory_need(t, &need, err) : pl_error_nomem(err);
-
-    if (r < 0)
-        return r;
-    for (unsigned i = 0; i <= size; i++)
-        offset[i] = i * 3 * sizeof(*all);
-    all[3 * t->comm->rank] = need.all;
-    all[3 * t->comm->rank + 1] = pl_memory_limit(t);
-    all[3 * t->comm->rank + 2] = t->pipe.stage;
-    return pl_comm_allgather(t->comm, all, offset, err);
-}
-
-int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err)
-{
-    struct pl_pipe *pipe = &trainer->pipe;
-    unsigned size = trainer->comm->size;
-    _cleanup_free_ double *all = calloc(size, 3 * sizeof(*all));
-    char text[2][PL_MEMORY_TEXT];
-    int r = all ? gather_needs(trainer, all, err) : pl_error_nomem(err);
-
-    if (r < 0)
-        return r;
-    for (unsigned s = 0; s < pipe->n_stages; s++) {
-        pipe->needs[s] = 0;
-        pipe->limits[s] = INFINITY;
-    }
-    for (unsigned i = 0; i < size; i++) {
-        double need = all[3 * i], limit = all[3 * i + 1];
-        unsigned s = (unsigned)all[3 * i + 2];
-
-        pipe->needs[s] = fmax(pipe->needs[s], need);
-        pipe->limits[s] = fmin(pipe->limits[s], limit);
-        if (trainer->comm->rank == 0 && need > limit)
-            pl_log_warn("train",
-                        "rank %u, stage %u, needs %s of %s: choose more stages, more microbatches, "
-                        "or a smaller batch",
-                        i, s, pl_memory_text(need, text[0]), pl_memory_text(limit, text[1]));
-    }
-    return 0;
 }
 
 const char *pl_memory_text(double bytes, char ret[PL_MEMORY_TEXT])

@@ -36,16 +36,12 @@ struct pl_memory_as {
     unsigned ranks;           /* among so many */
 };
 
-/* The same with other options, of the rank that needs most, and the trainer is as before. Not for
- * pipelines. */
+/* The same with other options, of the rank that needs most, and the trainer is as before. Of a
+ * pipeline it is this rank's stage, and `batch` alone counts (pipe_as.h has the rest). */
 int pl_memory_need_as(struct pl_trainer *trainer,
                       const struct pl_memory_as *as,
                       struct pl_memory_need *ret,
                       struct pl_error *err);
-
-/* Sets needs and limits of a pipeline's stages, of their copies the largest and the smallest. A
- * rank that needs more than it may take is warned of. Collective. */
-int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err);
 
 /* Bytes of memory that this process may use: the device's; on a CPU this rank's share of the
  * machine's, or what its own limits (setrlimit(2)) leave for the engine beside its programs and

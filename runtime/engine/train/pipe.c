@@ -341,7 +341,7 @@ const struct pl_tape *pl_pipe_tape(const struct pl_pipe *pipe)
     return &pipe->slots[PLUME_TRAIN].list[0]->lane.parts.root->tape;
 }
 
-int pl_pipe_settle(struct pl_pipe *pipe, struct pl_error *err)
+int pl_pipe_note_uses(struct pl_pipe *pipe, struct pl_error *err)
 {
     _cleanup_free_ size_t *cut = calloc(pipe->n_stages + 1, sizeof(*cut));
     const struct pl_param *unused = NULL;
@@ -356,7 +356,14 @@ int pl_pipe_settle(struct pl_pipe *pipe, struct pl_error *err)
             cut_of(pipe, tape, cut);
             note_uses(pipe, tape, cut, &unused);
         }
-    return pl_stages_borrow(pipe->params, err);
+    return 0;
+}
+
+int pl_pipe_settle(struct pl_pipe *pipe, struct pl_error *err)
+{
+    int r = pl_pipe_note_uses(pipe, err);
+
+    return r < 0 ? r : pl_stages_borrow(pipe->params, err);
 }
 
 int pl_pipe_share(struct pl_pipe *pipe, struct pl_error *err)

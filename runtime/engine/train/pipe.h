@@ -59,6 +59,9 @@ struct pl_pipe_costs {
     size_t n_uses;
     size_t *buffer_op;         /* of each buffer: the last op that uses it; SIZE_MAX: none */
     double *limit, *in_flight; /* per stage */
+    bool keeps_nothing;        /* `kept` was given up: too much for any cut, and --recompute */
+    size_t rows;               /* of the microbatch */
+    double measured_bytes;     /* at most in use until all ops were measured */
 };
 
 struct pl_pipe {
@@ -67,6 +70,7 @@ struct pl_pipe {
     const struct pl_train_options *options;
     struct pl_params *params;
     struct pl_stage *stages; /* by enum plume_stage */
+    size_t slots_assumed;    /* arrays of state per parameter: the optimizers come later */
     struct pl_comm *world;   /* borrowed */
     struct pl_comm *comm;    /* this pipeline, in the order of stages */
     struct pl_comm *copies;  /* this stage in all pipelines */
@@ -112,7 +116,10 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err);
 /* The tape that the parameters are laid out by. */
 const struct pl_tape *pl_pipe_tape(const struct pl_pipe *pipe);
 
-/* Call after the layout: finds tied parameters and the owners of buffers. */
+/* Finds tied parameters and the owners of buffers, from the cut. */
+int pl_pipe_note_uses(struct pl_pipe *pipe, struct pl_error *err);
+
+/* Call after the layout: that, and gives tied parameters their memory. */
 int pl_pipe_settle(struct pl_pipe *pipe, struct pl_error *err);
 
 /* Gives all ranks the state that belongs to them after the values were set. Collective. */
@@ -169,10 +176,15 @@ int pl_pipe_choose(struct pl_pipe *pipe,
                    size_t *ret_cut,
                    double *ret_seconds,
                    struct pl_error *err);
+/* The optimum of the costs, with --recompute if need be without what ops keep. */
+int pl_pipe_choose_first(struct pl_pipe *pipe, size_t *ret_cut, struct pl_error *err);
 
-/* For memory_need.c: the microbatches that a stage keeps at a time; the bytes of its messages:
- * those of either link, and gradients that wait for theirs. */
+/* For memory_need.c: bytes of the message whose time is measured; the microbatches that a stage
+ * keeps at a time; the bytes of its messages: those of either link, and gradients that wait for
+ * theirs. */
+#define PL_PIPE_PROBE_BYTES (1024 * 1024)
 #define PL_PIPE_MESSAGES 3
+size_t pl_pipe_kept_by(const struct pl_pipe *pipe, unsigned stage, size_t microbatches);
 size_t pl_pipe_in_flight(const struct pl_pipe *pipe, size_t microbatches);
 void pl_pipe_messages(const struct pl_stage_tape *own, size_t ret[PL_PIPE_MESSAGES]);
 

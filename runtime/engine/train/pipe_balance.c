@@ -133,15 +133,12 @@ static void print_result(struct pl_trainer *t, const double *now)
     fflush(t->options->out);
 }
 
-static int move(struct pl_trainer *t, const struct decision *d, struct pl_error *err)
+int pl_pipe_move(struct pl_trainer *t, const size_t *cut, struct pl_error *err)
 {
     struct pl_pipe *pipe = &t->pipe;
     _cleanup_free_ size_t *old = NULL;
-    size_t cut[PL_STAGES_MAX + 1];
     int r;
 
-    for (unsigned s = 0; s <= pipe->n_stages; s++)
-        cut[s] = d->cut[s];
     r = pl_stages_move(pipe->params, pipe->comm, cut, &old, err);
     if (r == 0)
         r = pl_optimizers_move(&t->optimizers, old, err);
@@ -160,6 +157,7 @@ int pl_pipe_balance(struct pl_trainer *t, struct pl_error *err)
     struct pl_pipe *pipe = &t->pipe;
     uint64_t every = t->options->balance_every;
     double now[PL_STAGES_MAX];
+    size_t cut[PL_STAGES_MAX + 1];
     struct decision d = {0};
     int r, code = 0;
 
@@ -182,5 +180,7 @@ int pl_pipe_balance(struct pl_trainer *t, struct pl_error *err)
         print_move(t, now, &d);
     pipe->looks = 0;
     pipe->moved = true;
-    return move(t, &d, err);
+    for (unsigned s = 0; s <= pipe->n_stages; s++)
+        cut[s] = d.cut[s];
+    return pl_pipe_move(t, cut, err);
 }

@@ -12,4 +12,8 @@
  * Collective. -ENOMEM, -EIO, -ECONNRESET. */
 int pl_pipe_balance(struct pl_trainer *trainer, struct pl_error *err);
 
+/* Moves the cut between two steps, with the state of what moves. cut: stages + 1 ops. Collective.
+ * The same errors. */
+int pl_pipe_move(struct pl_trainer *trainer, const size_t *cut, struct pl_error *err);
+
 #endif

@@ -12,9 +12,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define SLOTS_ASSUMED 2           /* arrays of state per parameter: Adam's; optimizers come later */
-#define PROBE_BYTES (1024 * 1024) /* of a message whose time is measured */
-#define PROBES 6                  /* the fastest counts: the neighbour was there */
+#define PROBE_BYTES PL_PIPE_PROBE_BYTES
+#define PROBES 6 /* the fastest counts: the neighbour was there */
 
 /* The message that each rank sends to all others. */
 struct report {
@@ -97,7 +96,7 @@ static void find_uses(struct pl_pipe *pipe, const struct pl_tape *tape)
                                     .next = next,
                                     .first = first,
                                     .bytes = 2.0 * (double)(t->count * size),
-                                    .state = (double)(SLOTS_ASSUMED * t->count * size),
+                                    .state = (double)(pipe->slots_assumed * t->count * size),
                                     .param = i};
             first = false;
             at = next;
@@ -320,12 +319,9 @@ static int share_seconds(struct pl_pipe *pipe, const double *mine, struct pl_err
 
 static void set_limits(struct pl_pipe *pipe, const struct report *all, size_t microbatches)
 {
-    bool gpipe = pipe->options->pipe_order == PL_PIPE_GPIPE;
-
     for (unsigned s = 0; s < pipe->n_stages; s++) {
         pipe->costs.limit[s] = INFINITY;
-        pipe->costs.in_flight[s] =
-            (double)(gpipe ? microbatches : PL_MIN(microbatches, (size_t)(pipe->n_stages - s)));
+        pipe->costs.in_flight[s] = (double)pl_pipe_kept_by(pipe, s, microbatches);
     }
     for (unsigned i = 0; i < pipe->world->size; i++)
         pipe->costs.limit[i % pipe->n_stages] =
@@ -375,6 +371,22 @@ int pl_pipe_choose(struct pl_pipe *pipe,
     return r < 0 ? r : pl_comm_broadcast(pipe->world, ret_seconds, sizeof(*ret_seconds), err);
 }
 
+int pl_pipe_choose_first(struct pl_pipe *pipe, size_t *ret_cut, struct pl_error *err)
+{
+    struct pl_pipe_costs *c = &pipe->costs;
+    struct pl_cut_problem problem = pl_pipe_problem(pipe);
+    double seconds;
+    int r = pl_pipe_choose(pipe, &problem, ret_cut, &seconds, err);
+
+    if (r != -ENOSPC || !pipe->options->recompute)
+        return r;
+    /* What is computed again is not kept. How much that is depends on the cut, whose stages are
+     * planned later (pl_memory_stages()). */
+    memset(c->kept, 0, c->n * sizeof(*c->kept));
+    c->keeps_nothing = true;
+    return pl_pipe_choose(pipe, &problem, ret_cut, &seconds, err);
+}
+
 static void print_cut(const struct pl_pipe *pipe, size_t microbatches)
 {
     const struct pl_cut_problem problem = pl_pipe_problem(pipe);
@@ -397,7 +409,8 @@ static void print_cut(const struct pl_pipe *pipe, size_t microbatches)
     fprintf(out, " ms and ");
     for (unsigned s = 0; s < n; s++)
         fprintf(out, "%s%.3g", s ? ", " : "", bytes[s] / (1 << 20));
-    fprintf(out, " MiB; %zu microbatches, %s: bubbles take %.0f %%\n", microbatches,
+    fprintf(out, " MiB%s; %zu microbatches, %s: bubbles take %.0f %%\n",
+            pipe->costs.keeps_nothing ? " without activations" : "", microbatches,
             pl_pipe_order_names[pipe->options->pipe_order],
             100 * (1 - all * (double)microbatches / (most * n * (double)(microbatches + n - 1))));
     fflush(out);
@@ -478,12 +491,11 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err)
     const struct plume_batch *dry = pl_loader_dry(&pipe->stages[PLUME_TRAIN].loader);
     _cleanup_free_ struct report *all = calloc(pipe->world->size, sizeof(*all));
     struct report *mine = all ? &all[pipe->world->rank] : NULL;
-    struct pl_cut_problem problem;
+    struct pl_device_memory memory = {0};
     struct pl_pipe_slot *slot = NULL;
     const struct pl_tape *tape;
     struct plume_batch batch;
     size_t chunk, n, ops = 0;
-    double seconds;
     int r = all ? pl_pipe_slot(pipe, PLUME_TRAIN, 0, &slot, err) : pl_error_nomem(err);
 
     if (r < 0)
@@ -521,14 +533,10 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err)
     if (r < 0)
         return r;
     set_limits(pipe, all, n);
-    problem = pl_pipe_problem(pipe);
-    r = pl_pipe_choose(pipe, &problem, pipe->cut, &seconds, err);
-    if (r == -ENOSPC && pipe->options->recompute) {
-        /* What is computed again is not kept. How much that is depends on the cut, whose stages are
-         * planned later (pl_memory_stages()). */
-        memset(pipe->costs.kept, 0, pipe->costs.n * sizeof(*pipe->costs.kept));
-        r = pl_pipe_choose(pipe, &problem, pipe->cut, &seconds, err);
-    }
+    pipe->costs.rows = chunk;
+    pipe->params->dev->ops->memory(pipe->params->dev, &memory);
+    pipe->costs.measured_bytes = (double)memory.peak;
+    r = pl_pipe_choose_first(pipe, pipe->cut, err);
     if (r == -EINVAL && pipe->options->deterministic)
         return pl_error_wrap(err, r, "--deterministic keeps a parameter's ops in one stage");
     if (r < 0)

@@ -63,11 +63,16 @@ static size_t message_bytes(const struct pl_pass *list, size_t n, bool grads)
     return bytes;
 }
 
-size_t pl_pipe_in_flight(const struct pl_pipe *pipe, size_t microbatches)
+size_t pl_pipe_kept_by(const struct pl_pipe *pipe, unsigned stage, size_t microbatches)
 {
     return pipe->options->pipe_order == PL_PIPE_GPIPE
                ? microbatches
-               : PL_MIN(microbatches, (size_t)(pipe->n_stages - pipe->stage));
+               : PL_MIN(microbatches, (size_t)(pipe->n_stages - stage));
+}
+
+size_t pl_pipe_in_flight(const struct pl_pipe *pipe, size_t microbatches)
+{
+    return pl_pipe_kept_by(pipe, pipe->stage, microbatches);
 }
 
 void pl_pipe_messages(const struct pl_stage_tape *own, size_t ret[PL_PIPE_MESSAGES])

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/train/manual.h"
+#include "runtime/engine/train/pipe_as.h"
 #include "runtime/engine/train/weights.h"
 #include "runtime/engine/train/xla_step.h"
 #include "runtime/engine/util/crash.h"
@@ -149,6 +150,8 @@ static int load_weights(struct pl_trainer *t, struct pl_error *err)
 
 static int cut_stages(struct pl_trainer *t, struct pl_error *err)
 {
+    struct pl_optimizer usual = {0};
+
     if (t->module->step_per_optimizer)
         return pl_error_set(err, -EINVAL,
                             "a module whose optimizers take turns (step_per_optimizer) has several "
@@ -157,7 +160,11 @@ static int cut_stages(struct pl_trainer *t, struct pl_error *err)
         return pl_error_set(err, -EINVAL,
                             "strategy pipeline cuts a training_step, which the module does not "
                             "have");
-    return pl_pipe_cut(&t->pipe, err);
+    pl_optimizer_defaults(t->hparams, t->options->optimizer, &usual.options);
+    if (t->module->configure_optimizers) /* it is called later, with the parameters' places */
+        usual.options.kind = PLUME_ADAM;
+    t->pipe.slots_assumed = pl_optimizer_slots(&usual);
+    return pl_pipe_cut_as(&t->pipe, err);
 }
 
 static int split_layers(struct pl_trainer *t, struct pl_error *err)
@@ -198,7 +205,9 @@ static int tell_memory(const struct pl_trainer *t, int r, struct pl_error *err)
                          "%zu parameters, their gradients and the optimizers' state do not fit in "
                          "the memory of rank %u (%s)",
                          count, t->comm->rank,
-                         t->pipe.on || params->shard == PL_SHARD_PARAM
+                         t->pipe.on ? "more stages have smaller shares, and more microbatches "
+                                      "smaller tensors"
+                         : params->shard == PL_SHARD_PARAM
                              ? "more ranks have smaller shares"
                              : "--strategy sharded --shard param shares them among ranks, "
                                "--strategy pipeline the layers");
