@@ -497,6 +497,29 @@ def fork_case(name, test, number):
     return pid, said
 
 
+def run_together(tests, at_once):
+    """So many at a time; what they say is printed in their order. Returns how many fail."""
+    waiting, running, ended = list(enumerate(tests, 1)), {}, {}
+    bad = shown = 0
+    while waiting or running:
+        if waiting and len(running) < at_once:
+            number, test = waiting.pop(0)
+            pid, said = fork_case(*test, number)
+            running[pid] = number, said
+            continue
+        pid, status = os.wait()
+        if pid not in running:
+            continue
+        number, ended[number] = running.pop(pid)
+        bad += status != 0
+        while shown + 1 in ended:
+            shown += 1
+            with ended.pop(shown) as said:
+                said.seek(0)
+                print(said.read(), end="", flush=True)
+    return bad
+
+
 def main(names, at_once=1):
     """at_once: so many tests run side by side, for files whose tests wait most of the time."""
     only = sys.argv[1:]
@@ -508,11 +531,6 @@ def main(names, at_once=1):
     if at_once == 1:
         for i, (name, test) in enumerate(tests, 1):
             bad += not run_case(name, test, i)
-    for first in range(0, len(tests) if at_once > 1 else 0, at_once):
-        group = [fork_case(*t, first + i) for i, t in enumerate(tests[first:first + at_once], 1)]
-        for pid, said in group:
-            bad += os.waitpid(pid, 0)[1] != 0
-            said.seek(0)
-            print(said.read(), end="", flush=True)
-            said.close()
+    else:
+        bad = run_together(tests, at_once)
     sys.exit(bad > 0)

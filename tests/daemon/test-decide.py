@@ -459,4 +459,4 @@ def test_output_held_by_orphan(step):
         os.waitpid(pid, 0)
 
 
-harness.main(globals())
+harness.main(globals(), at_once=4)

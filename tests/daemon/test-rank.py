@@ -1070,4 +1070,4 @@ def test_plugin_starter_is_the_task(step):
     equal(step.result()["state"], "done")
 
 
-harness.main(globals())
+harness.main(globals(), at_once=4)
