@@ -107,8 +107,7 @@ lane() {
             >>"$dir/meson-logs/$log.json"
 }
 
-# many MORE: so many more than there are processors, as some tests wait. With a sanitizer those of daemons wait
-# for minutes, and no cluster fills the time.
+# many MORE: so many more than there are processors, as some tests wait.
 many() {
     echo "$(($(nproc) + $1))"
 }
@@ -140,7 +139,8 @@ build_lane() {
     build_suites "$dir" ${LANE_SUITES[$1]}
 }
 
-# sanitized DIR COMMAND...: with what the sanitizer of that build is told.
+# sanitized DIR COMMAND...: with what the sanitizer of that build is told. TSan lets each process that ends sleep for
+# a second, to see what other threads do meanwhile. Some tests start hundreds of processes, one after the other.
 sanitized() {
     local dir=$1
     shift
@@ -150,7 +150,7 @@ sanitized() {
                 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 "$@"
             ;;
         build-tsan)
-            TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:suppressions=$PLUME_SRC/tests/lib/tsan.supp "$@"
+            TSAN_OPTIONS=halt_on_error=1:allocator_may_return_null=1:atexit_sleep_ms=20:suppressions=$PLUME_SRC/tests/lib/tsan.supp "$@"
             ;;
         *) "$@" ;;
     esac
@@ -330,7 +330,7 @@ test_run() {
     ahead_start "${lanes[@]}"
     if ((${#others[@]})); then
         step "build: ${others[*]}${waiting:+, beside ${waiting[*]}}"
-        lane "$PLUME_SRC/build" testlog "$(many 1)" "${others[@]}"
+        lane "$PLUME_SRC/build" testlog "$(many 2)" "${others[@]}"
         logs+=("$PLUME_SRC/build/meson-logs/testlog.json")
         step_end
     fi
