@@ -15,7 +15,9 @@ static struct pl_pool2d_args random_shape(void)
     struct pl_pool2d_args a = {.planes = 1 + check_random(5),
                                .height = 1 + check_random(20),
                                .width = 1 + check_random(40),
-                               .inner = check_random(3) ? 1 : 1 + check_random(9),
+                               .inner = check_random(3)   ? 1
+                                        : check_random(2) ? 1 + check_random(9)
+                                                          : 4 + 4 * check_random(3),
                                .kernel_h = 2,
                                .kernel_w = 2,
                                .stride_h = 2,
