@@ -116,21 +116,24 @@ struct pl_pool2d_args {
  * inv_std times the latter. batchnorm_backward writes dx (+)= w inv_std (dz - mean of dz - (x -
  * mean) inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz.
  *
- * In f32 tables x and dx may have 16 bits of type `half` (x_half), and y and dy (y_half). Other
- * tables ignore both. All is rounded as by a kernel of its own; relu passes what is above 0 after
- * that. */
+ * If r is given, it is added before relu; dr (+)= dz, by batchnorm_back_sums, where it is given.
+ * Without dr_add batchnorm_backward may read dr instead of y and dy.
+ *
+ * In f32 tables x and dx may have 16 bits of type `half` (x_half), and y, dy, r and dr (y_half).
+ * Other tables ignore both. All is rounded as by a kernel of its own, what r is added to, too; relu
+ * passes what is above 0 after that. */
 struct pl_batchnorm_args {
     size_t batch, channels, inner;
     double eps, momentum;
     bool training, relu;
-    bool dx_add, dw_add, db_add;
+    bool dx_add, dw_add, db_add, dr_add;
     bool x_half, y_half;
     enum pl_half half;
-    const void *x, *w, *b, *dy;
+    const void *x, *w, *b, *r, *dy;
     double *sums, *back_sums;         /* doubles in every table */
     void *running_mean, *running_var; /* [channels] */
     void *mean, *inv_std, *y;         /* written forward, read backward */
-    void *dx, *dw, *db;
+    void *dx, *dw, *db, *dr;
 };
 
 /* The windows of x [batch, channels, height, width] as rows of cols [groups, batch, oh, ow,

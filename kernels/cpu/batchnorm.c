@@ -50,15 +50,15 @@ static void sums(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* No tape asks for 16 bits here. */
-static bool is_half(const struct pl_batchnorm_args *a)
+/* No tape asks for 16 bits here, or for a sum. */
+static bool is_for_ref(const struct pl_batchnorm_args *a)
 {
-    return a->x_half || a->y_half;
+    return a->x_half || a->y_half || a->r || a->dr;
 }
 
 void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
 {
-    if (is_half(a)) {
+    if (is_for_ref(a)) {
         pl_kernels_ref(PL_REAL_F32)->batchnorm_sums(a);
         return;
     }
@@ -119,7 +119,7 @@ static void forward(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_forward)(const struct pl_batchnorm_args *a)
 {
-    if (is_half(a))
+    if (is_for_ref(a))
         pl_kernels_ref(PL_REAL_F32)->batchnorm_forward(a);
     else
         pl_pool_parallel(a->channels, 1, forward, (void *)a);
@@ -172,7 +172,7 @@ static void back_sums(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
 {
-    if (is_half(a)) {
+    if (is_for_ref(a)) {
         pl_kernels_ref(PL_REAL_F32)->batchnorm_back_sums(a);
         return;
     }
@@ -212,7 +212,7 @@ static void backward(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(batchnorm_backward)(const struct pl_batchnorm_args *a)
 {
-    if (is_half(a))
+    if (is_for_ref(a))
         pl_kernels_ref(PL_REAL_F32)->batchnorm_backward(a);
     else if (a->dx)
         pl_pool_parallel(a->channels, 1, backward, (void *)a);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Ioffe and Szegedy, arXiv 1502.03167. Each half reads x twice, once for the sums (backward dy and,
- * with relu, y twice, too), and writes y, or dx, once. The sums have two terms per element in f64
- * (sums.cuh), 3 operations forward, 4 backward; the rest is 4 operations per element forward and 6
- * backward in real<X>: bound by memory, or by f64 on devices with few f64 units. Sums of x and x^2
- * instead of a running mean and variance (Welford), since sums of several ranks are added; not
- * measured on a card yet.
+ * with relu, y twice, too), and writes y, or dx, once. What is added before relu is read once; its
+ * gradient is written with the sums, and then read instead of y and dy. The sums have two terms per
+ * element in f64 (sums.cuh), 3 operations forward, 4 backward; the rest is 4 operations per element
+ * forward and 6 backward in real<X>: bound by memory, or by f64 on devices with few f64 units. Sums
+ * of x and x^2 instead of a running mean and variance (Welford), since sums of several ranks are
+ * added; not measured on a card yet.
  *
  * A thread has V neighbours at a time, 16 bytes of the type of computation. An image's channel is
  * in one piece if inner is above 1: neighbours have one channel then. With inner = 1, which is also
@@ -18,7 +19,8 @@ namespace pl_cuda
 {
 
 #define THREADS 128
-#define ROWS 8 /* per thread, with inner = 1 */
+#define ROWS 8  /* per thread, with inner = 1 */
+#define AHEAD 4 /* rows that a thread reads before it writes them */
 
 namespace
 {
@@ -55,12 +57,19 @@ void by_channel(const struct pl_batchnorm_args *a, const F &term, const OUT &out
 }
 
 template <class X, int V, bool COLUMNS> struct moments {
+    typedef bunch<X, V> terms;
     const X *x;
     places<V, COLUMNS> at;
 
-    __device__ void operator()(size_t o, size_t k, size_t i, double *sum) const
+    __device__ __forceinline__ terms take_terms(size_t o, size_t k, size_t i) const
     {
-        group<real<X>, V> g = take<V>(x, at(o, k, i));
+        return take_raw<V>(x, at(o, k, i));
+    }
+
+    __device__ __forceinline__ void
+    add_terms(size_t, size_t, size_t, const terms &in, double *sum) const
+    {
+        group<real<X>, V> g = widen_all(in);
 
         PL_UNROLL
         for (int j = 0; j < V; j++) {
@@ -130,19 +139,20 @@ template <class R> __global__ void __launch_bounds__(THREADS) statistics_kernel(
 
 /* The elements, for the passes over all of them. */
 struct elements {
-    size_t count, channels, lines; /* lines: rows that are ROWS apart */
+    size_t count, channels, rows, lines; /* a thread's rows are so many lines apart */
     divider by_inner, by_channels, by_groups;
 
     elements(const struct pl_batchnorm_args *a, int v)
-        : count(a->batch * a->channels * a->inner), channels(a->channels),
+        : count(a->batch * a->channels * a->inner), channels(a->channels), rows(a->batch),
           lines(ceil_div(a->batch, ROWS)), by_inner(a->inner), by_channels(a->channels),
           by_groups(a->channels / (size_t)v)
     {
     }
 };
 
-/* F: `template <int W> numbers<W>`, made of W channels from `c` on, and `do_some(i, numbers)`,
- * which does V elements from i on that have W = 1 or W = V channels. */
+/* F: `template <int W> numbers<W>`, made of W channels from `c` on; `template <int V> terms<V>`,
+ * the V elements from i on of each array that is read (`take_terms(i)`); and `do_some(i, terms,
+ * numbers)`, where these have W = 1 or W = V channels. */
 template <class F, int V, bool COLUMNS>
 __global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
 {
@@ -155,8 +165,18 @@ __global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
             return;
         typename F::template numbers<V> of(f, at * V);
 
-        for (size_t row = line; row * e.channels < e.count; row += e.lines)
-            f.template do_some<V, V>(row * e.channels + at * V, of);
+        for (size_t row = line; row < e.rows; row += AHEAD * e.lines) {
+            typename F::template terms<V> in[AHEAD] = {};
+
+            PL_UNROLL
+            for (unsigned k = 0; k < AHEAD; k++)
+                if (row + k * e.lines < e.rows)
+                    in[k] = f.template take_terms<V>((row + k * e.lines) * e.channels + at * V);
+            PL_UNROLL
+            for (unsigned k = 0; k < AHEAD; k++)
+                if (row + k * e.lines < e.rows)
+                    f.template do_some<V, V>((row + k * e.lines) * e.channels + at * V, in[k], of);
+        }
         return;
     }
     if (thread * V >= e.count)
@@ -165,7 +185,7 @@ __global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
     e.by_channels(rest, &at);
     typename F::template numbers<1> of(f, at);
 
-    f.template do_some<V, 1>(thread * V, of);
+    f.template do_some<V, 1>(thread * V, f.template take_terms<V>(thread * V), of);
 }
 
 template <int V, bool COLUMNS, class F>
@@ -182,10 +202,26 @@ void all_elements(const struct pl_batchnorm_args *a, const F &f)
 template <class X, class Y, class G> struct normalize {
     typedef real<X> R;
     const X *x;
+    const Y *r; /* NULL: none */
     Y *y;
     const R *mean, *inv_std;
     const G *w, *b;
     bool relu;
+
+    template <int V> struct terms {
+        bunch<X, V> x;
+        bunch<Y, V> r;
+    };
+
+    template <int V> __device__ __forceinline__ terms<V> take_terms(size_t i) const
+    {
+        terms<V> in = {};
+
+        in.x = take_raw<V>(x, i);
+        if (r)
+            in.r = take_raw<V>(r, i);
+        return in;
+    }
 
     template <int W> struct numbers {
         R mean[W], inv_std[W], w[W], b[W];
@@ -203,9 +239,10 @@ template <class X, class Y, class G> struct normalize {
     };
 
     template <int V, int W>
-    __device__ __forceinline__ void do_some(size_t i, const numbers<W> &of) const
+    __device__ __forceinline__ void
+    do_some(size_t i, const terms<V> &raw, const numbers<W> &of) const
     {
-        group<R, V> in = take<V>(x, i), out;
+        group<R, V> in = widen_all(raw.x), also = widen_all(raw.r), out;
 
         PL_UNROLL
         for (int j = 0; j < V; j++) {
@@ -213,33 +250,66 @@ template <class X, class Y, class G> struct normalize {
             R v = (in.of[j] - of.mean[k]) * of.inv_std[k];
 
             v = v * of.w[k] + of.b[k];
+            if (r)
+                v = widen_one(narrow_one<Y>(v)) + also.of[j];
             out.of[j] = relu && v <= 0 ? 0 : v;
         }
         give<V>(y, i, out);
     }
 };
 
-/* Relu's mask is computed from y, which is NULL without relu. */
+/* Relu's mask is computed from y, which is NULL without relu. Also writes the gradient of what was
+ * added: dr (+)= dz. */
 template <class X, class Y, int V, bool COLUMNS> struct back_moments {
     const X *x;
     const Y *y, *dy;
+    Y *dr; /* NULL: none */
+    bool dr_add;
     const real<X> *mean;
     places<V, COLUMNS> at;
 
-    __device__ void operator()(size_t o, size_t k, size_t i, double *sum) const
+    struct terms {
+        bunch<X, V> x;
+        bunch<Y, V> y, dy, dr;
+    };
+
+    __device__ __forceinline__ terms take_terms(size_t o, size_t k, size_t i) const
     {
         size_t e = at(o, k, i);
-        group<real<X>, V> in = take<V>(x, e), d = take<V>(dy, e), out = {};
+        terms in = {};
 
+        in.x = take_raw<V>(x, e);
+        in.dy = take_raw<V>(dy, e);
         if (y)
-            out = take<V>(y, e);
+            in.y = take_raw<V>(y, e);
+        if (dr && dr_add)
+            in.dr = take_raw<V>(dr, e);
+        return in;
+    }
+
+    __device__ __forceinline__ void
+    add_terms(size_t o, size_t k, size_t i, const terms &raw, double *sum) const
+    {
+        group<real<X>, V> in = widen_all(raw.x), d = widen_all(raw.dy), out = widen_all(raw.y);
+
         PL_UNROLL
         for (int j = 0; j < V; j++) {
-            double dz = y && out.of[j] <= 0 ? 0 : d.of[j], *to = sum + (COLUMNS ? 2 * j : 0);
+            double *to = sum + (COLUMNS ? 2 * j : 0);
 
-            to[0] += dz;
-            to[1] += dz * ((double)in.of[j] - mean[COLUMNS ? i * V + j : o]);
+            d.of[j] = y && out.of[j] <= 0 ? 0 : d.of[j];
+            to[0] += d.of[j];
+            to[1] += d.of[j] * ((double)in.of[j] - mean[COLUMNS ? i * V + j : o]);
         }
+        if (!dr)
+            return;
+        if (dr_add) {
+            group<real<X>, V> old = widen_all(raw.dr);
+
+            PL_UNROLL
+            for (int j = 0; j < V; j++)
+                d.of[j] += old.of[j];
+        }
+        give<V>(dr, at(o, k, i), d);
     }
 };
 
@@ -295,6 +365,24 @@ template <class X, class Y> struct slope {
     bool add;
     const factors<R> *of_channel;
 
+    template <int V> struct terms {
+        bunch<X, V> x, dx;
+        bunch<Y, V> y, dy;
+    };
+
+    template <int V> __device__ __forceinline__ terms<V> take_terms(size_t i) const
+    {
+        terms<V> in = {};
+
+        in.x = take_raw<V>(x, i);
+        in.dy = take_raw<V>(dy, i);
+        if (y)
+            in.y = take_raw<V>(y, i);
+        if (add)
+            in.dx = take_raw<V>(dx, i);
+        return in;
+    }
+
     template <int W> struct numbers {
         factors<R> of[W];
 
@@ -307,14 +395,12 @@ template <class X, class Y> struct slope {
     };
 
     template <int V, int W>
-    __device__ __forceinline__ void do_some(size_t i, const numbers<W> &n) const
+    __device__ __forceinline__ void
+    do_some(size_t i, const terms<V> &raw, const numbers<W> &n) const
     {
-        group<R, V> in = take<V>(x, i), d = take<V>(dy, i), out = {}, sum = {};
+        group<R, V> in = widen_all(raw.x), d = widen_all(raw.dy), out = widen_all(raw.y);
+        group<R, V> sum = widen_all(raw.dx);
 
-        if (y)
-            out = take<V>(y, i);
-        if (add)
-            sum = take<V>(dx, i);
         PL_UNROLL
         for (int j = 0; j < V; j++) {
             const factors<R> &f = n.of[W == 1 ? 0 : j];
@@ -340,7 +426,7 @@ template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
 
     static void forward(const struct pl_batchnorm_args *a)
     {
-        all_elements<V, COLUMNS>(a, normalize<X, Y, G>{(const X *)a->x, (Y *)a->y,
+        all_elements<V, COLUMNS>(a, normalize<X, Y, G>{(const X *)a->x, (const Y *)a->r, (Y *)a->y,
                                                        (const R *)a->mean, (const R *)a->inv_std,
                                                        (const G *)a->w, (const G *)a->b, a->relu});
     }
@@ -350,22 +436,26 @@ template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
         typedef channels_to<back_moments_to<G>, COLUMNS ? V : 1> to;
         const Y *y = a->relu ? (const Y *)a->y : NULL;
 
-        by_channel<V, COLUMNS>(a,
-                               back_moments<X, Y, V, COLUMNS>{(const X *)a->x, y, (const Y *)a->dy,
-                                                              (const R *)a->mean,
-                                                              places<V, COLUMNS>(a)},
-                               to{{{a->back_sums, a->batch * a->inner, a->channels},
-                                   (const R *)a->inv_std,
-                                   (G *)a->dw,
-                                   (G *)a->db,
-                                   a->dw_add,
-                                   a->db_add}});
+        by_channel<V, COLUMNS>(
+            a,
+            back_moments<X, Y, V, COLUMNS>{(const X *)a->x, y, (const Y *)a->dy, (Y *)a->dr,
+                                           a->dr_add, (const R *)a->mean, places<V, COLUMNS>(a)},
+            to{{{a->back_sums, a->batch * a->inner, a->channels},
+                (const R *)a->inv_std,
+                (G *)a->dw,
+                (G *)a->db,
+                a->dw_add,
+                a->db_add}});
     }
 
     static void backward(const struct pl_batchnorm_args *a, const factors<R> *f)
     {
-        all_elements<V, COLUMNS>(a, slope<X, Y>{(const X *)a->x, a->relu ? (const Y *)a->y : NULL,
-                                                (const Y *)a->dy, (X *)a->dx, a->dx_add, f});
+        bool masked = a->dr && !a->dr_add; /* dr is dz */
+        const Y *y = a->relu && !masked ? (const Y *)a->y : NULL;
+
+        all_elements<V, COLUMNS>(a, slope<X, Y>{(const X *)a->x, y,
+                                                (const Y *)(masked ? a->dr : a->dy), (X *)a->dx,
+                                                a->dx_add, f});
     }
 };
 
@@ -387,7 +477,8 @@ void run(half_of which, const struct pl_batchnorm_args *a, const factors<R> *f)
 
 static bool aligned(const struct pl_batchnorm_args *a)
 {
-    return packable(a->x) && packable(a->y) && packable(a->dy) && packable(a->dx);
+    return packable(a->x) && packable(a->y) && packable(a->dy) && packable(a->dx) &&
+           packable(a->r) && packable(a->dr);
 }
 
 template <class X, class Y, class G>

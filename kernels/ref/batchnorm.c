@@ -80,6 +80,10 @@ void PL_REF(batchnorm_forward)(const struct pl_batchnorm_args *a)
                 ((double)get(a, a->x_half, a->x, i) - mean[c]) * inv_std[c] * (w ? w[c] : 1) +
                 (b ? b[c] : 0);
 
+            if (a->r) {
+                set(a, a->y_half, a->y, i, (real)v);
+                v = (double)get(a, a->y_half, a->y, i) + get(a, a->y_half, a->r, i);
+            }
             set(a, a->y_half, a->y, i, (real)(a->relu && v <= 0 ? 0 : v));
         }
     }
@@ -102,6 +106,9 @@ void PL_REF(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
         for (size_t k = 0; k < a->batch * a->inner; k++) {
             size_t i = index_of(a, c, k);
 
+            if (a->dr)
+                set(a, a->y_half, a->dr, i,
+                    (real)((a->dr_add ? get(a, a->y_half, a->dr, i) : 0) + dz_of(a, i)));
             sum += dz_of(a, i);
             with_x += dz_of(a, i) * ((double)get(a, a->x_half, a->x, i) - mean[c]);
         }

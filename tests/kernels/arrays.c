@@ -103,6 +103,8 @@ ARRAYS_DECLARE(batchnorm)
     bool xh = a->x_half, yh = a->y_half;
 
     HALVED(xh, ARRAY_IN, x, x, NULL), HALVED(yh, ARRAY_IN, dy, x, NULL);
+    HALVED(yh, ARRAY_IN, r, x, NULL);
+    HALVED(yh, ARRAY_OUT, dr, x, a->dr_add ? NULL : "batchnorm_back_sums");
     IN(w, a->channels), IN(b, a->channels);
     RAW(sums, 1 + 2 * a->channels, "batchnorm_sums");
     RAW(back_sums, 1 + 2 * a->channels, "batchnorm_back_sums");

@@ -50,6 +50,7 @@ static struct pl_batchnorm_args outputs(struct pl_batchnorm_args a, struct buffe
     a.running_var = check_copy(a.running_var, a.channels);
     a.y = check_floats(count(&a), FILL_RANDOM);
     a.dx = check_copy(a.dx, count(&a));
+    a.dr = a.dr ? check_copy(a.dr, count(&a)) : NULL;
     a.dw = check_copy(a.dw, a.channels);
     a.db = check_copy(a.db, a.channels);
     return a;
@@ -71,9 +72,11 @@ static void compare_y(const struct pl_batchnorm_args *have,
 {
     for (size_t i = 0; i < count(want); i++) {
         double w = at(want, want->y_half, want->y, i);
+        double r = want->r ? fabs(at(want, want->y_half, want->r, i)) : 0;
 
         check_close("y", i, at(want, want->y_half, have->y, i), w,
-                    tolerance * (1 + fabs(w)) + apart(want, want->y_half, w));
+                    (tolerance + (r ? check_rounding(1) : 0)) * (1 + fabs(w) + r) +
+                        apart(want, want->y_half, fabs(w) + 2 * r));
     }
 }
 
@@ -102,9 +105,10 @@ static void one(const struct pl_kernels *ref,
                                   .relu = check_random(2),
                                   .dx_add = check_random(2),
                                   .dw_add = check_random(2),
-                                  .db_add = check_random(2)};
+                                  .db_add = check_random(2),
+                                  .dr_add = check_random(2)};
     struct pl_batchnorm_args want, have;
-    bool affine = check_random(2);
+    bool affine = check_random(2), sum = check_random(3) == 0;
     float *var = check_floats(s.channels, FILL_RANDOM);
     size_t n = count(&s);
 
@@ -113,14 +117,16 @@ static void one(const struct pl_kernels *ref,
         s.y_half = check_random(2);
         s.half = check_random(2) ? PL_HALF_BF16 : PL_HALF_F16;
     }
-    check_case("batchnorm %zux%zux%zu training %d relu %d affine %d add %d%d%d halves %d%d type %d "
-               "fill %d",
-               s.batch, s.channels, s.inner, s.training, s.relu, affine, s.dx_add, s.dw_add,
-               s.db_add, s.x_half, s.y_half, (int)s.half, (int)fill);
+    check_case("batchnorm %zux%zux%zu training %d relu %d affine %d sum %d add %d%d%d%d halves "
+               "%d%d type %d fill %d",
+               s.batch, s.channels, s.inner, s.training, s.relu, affine, sum, s.dx_add, s.dw_add,
+               s.db_add, s.dr_add, s.x_half, s.y_half, (int)s.half, (int)fill);
     for (size_t c = 0; c < s.channels; c++)
         var[c] = fabsf(var[c]) + 0.1f;
     s.x = array(&s, s.x_half, fill);
     s.dy = array(&s, s.y_half, FILL_RANDOM);
+    s.r = sum ? array(&s, s.y_half, FILL_RANDOM) : NULL;
+    s.dr = sum ? array(&s, s.y_half, FILL_RANDOM) : NULL;
     s.w = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
     s.b = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
     s.running_mean = check_floats(s.channels, FILL_RANDOM);
@@ -148,6 +154,12 @@ static void one(const struct pl_kernels *ref,
         check_close("back_sums", i, b[1].back_sums[i], b[0].back_sums[i],
                     1e-12 * (fabs(b[0].back_sums[i]) + (fill == FILL_LARGE ? 1e20 : 1000)));
     memcpy(b[1].back_sums, b[0].back_sums, sizeof(b[0].back_sums));
+    for (size_t i = 0; sum && i < n; i++) {
+        double w = at(&s, s.y_half, want.dr, i);
+
+        check_close("dr", i, at(&s, s.y_half, have.dr, i), w,
+                    4 * CHECK_EPS * fabs(w) + (s.dr_add ? apart(&s, s.y_half, w) : 0));
+    }
     ref->batchnorm_backward(&want);
     got->batchnorm_backward(&have);
     compare("dw", have.dw, want.dw, s.channels, fill == FILL_LARGE && !s.training ? 1e13 : 1e-5);
