@@ -197,9 +197,10 @@ template <class T> struct db_term {
     shape s;
     slope<T> dz;
 
-    __device__ double operator()(size_t o, size_t window, size_t) const
+    /* A sum's number is first, or last if channels are last: neighbours are neighbours in y. */
+    __device__ double operator()(size_t o, size_t window, size_t i) const
     {
-        return dz(s.y_at(window, o));
+        return dz(s.y_at(window, s.last ? i : o));
     }
 };
 
@@ -240,7 +241,8 @@ template <class T> void conv2d_backward(const struct pl_conv2d_args *a)
                 patches<T, true>{s, (const T *)a->x},
                 gemm_to<T>{(T *)a->dw, a->in * kernel, 0, 1, a->dw_add});
     if (a->db)
-        sums(a->out, windows, 1, db_term<T>{s, dz}, db_to<T>{(T *)a->db, a->db_add});
+        sums(a->last ? 1 : a->out, windows, a->last ? a->out : 1, db_term<T>{s, dz},
+             db_to<T>{(T *)a->db, a->db_add});
 }
 
 PL_CUDA_DEFINE(conv2d_forward, conv2d);

@@ -88,6 +88,10 @@ static void conv2d_backward(enum pl_real real, const struct pl_conv2d_args *a)
         left.dx = NULL;
     if (dz && left.dw && pass(dnn, real, a, PL_CONV_FILTER, dz))
         left.dw = NULL;
+    if (dz) { /* relu is done */
+        left.dy = dz;
+        left.relu = false;
+    }
     if (left.dx || left.dw || left.db)
         own[real].conv2d_backward(&left);
     rest = (left.dx != NULL) + (left.dw != NULL); /* a bias' gradient is no convolution */
