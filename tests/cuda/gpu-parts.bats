@@ -28,5 +28,6 @@ load gpu
     # O2 is for ddp2.
     split 3e-3 2 --strategy ddp2 --num-nodes 2 --precision 16 --amp-level O2 "$module.so"
     split 1e-5 3 "${dp[@]}" --hparam samples=28 --accumulate 3 "${module}_turns.so"
-    split 3e-3 2 "${dp[@]}" --precision bf16 "${module}_turns.so"
+    # At O1 the result of a batch norm has 16 bits on a GPU, and 32 on the CPU.
+    split 1e-2 2 "${dp[@]}" --precision bf16 "${module}_turns.so"
 }

@@ -19,16 +19,18 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .eps = c->attr->f[0],
         .momentum = c->attr->f[1],
         .training = training,
-        .relu = c->attr->i[0] == PLUME_RELU,
+        .relu = c->attr->i[0] == PLUME_RELU || f->r,
         .dx_add = c->add[0],
         .dw_add = c->add[1],
         .db_add = c->add[2],
         .x_half = x_half,
-        .y_half = f->y != c->node->out,
+        .dr_add = f->r_add,
+        .y_half = f->y != c->node->out && pl_dtype_is_16bit(f->y->dtype),
         .half = (x_half ? f->x : f->y)->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16,
         .x = c->in[0],
         .w = c->in[1],
         .b = c->in[2],
+        .r = f->r ? pl_tape_data(c->tape, f->r) : NULL,
         .dy = c->out_grad,
         .sums = c->scratch,
         .back_sums = c->scratch,
@@ -41,6 +43,7 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .dx = c->in_grad[0],
         .dw = c->in_grad[1],
         .db = c->in_grad[2],
+        .dr = f->r && f->r->wants_grad ? pl_tape_grad(c->tape, f->r) : NULL,
     };
 }
 
@@ -92,17 +95,21 @@ static double size_of(const plume_tensor *t)
     return (double)t->count * (double)pl_dtype_size(t->dtype);
 }
 
-/* Sums take a pass of their own over x, and backward over dy and relu's y. */
+/* Sums take a pass of their own over x, and backward over dy and relu's y. The gradient of what is
+ * added to the output is written then, and has that mask. */
 static double batchnorm_bytes(const struct pl_node *node, bool backward)
 {
     const struct pl_fusion *f = &node->fusion;
-    double y = size_of(f->y) * (node->attr.i[0] == PLUME_RELU ? 2 : 1);
+    double x = size_of(f->x), y = size_of(f->y), masked = y;
     bool add = f->x == node->in[0] ? node->add[0] : f->x_add;
+    bool dr = f->r && f->r->wants_grad;
 
     if (!backward)
-        return size_of(f->x) * (node->out->tape->want_grad ? 2 : 1) + size_of(f->y);
-    return (size_of(f->x) + y) * (f->x->wants_grad ? 2 : 1) +
-           (f->x->wants_grad ? size_of(f->x) * (add ? 2 : 1) : 0);
+        return x * (node->out->tape->want_grad ? 2 : 1) + y * (f->r ? 2 : 1);
+    if (node->attr.i[0] == PLUME_RELU || f->r)
+        masked *= 2;
+    return x + masked + (dr ? y * (f->r_add ? 2 : 1) : 0) +
+           (f->x->wants_grad ? x + (dr && !f->r_add ? y : masked) + x * (add ? 2 : 1) : 0);
 }
 
 static const struct pl_op op_batchnorm = {
@@ -110,6 +117,24 @@ static const struct pl_op op_batchnorm = {
     .layout = PL_LAYOUT_IMAGES,
     .fuses = true,
     .casts = true,
+    .joins = true,
+    .same_type = true,
+    .bytes = batchnorm_bytes,
+    .cast = PL_CAST_F32,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .state_inputs = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),
+    .forward = batchnorm_forward,
+    .backward = batchnorm_backward,
+    .flops = batchnorm_flops,
+    .collective = true,
+};
+
+static const struct pl_op op_batchnorm_relu = {
+    .name = "batchnorm",
+    .layout = PL_LAYOUT_IMAGES,
+    .fuses = true,
+    .casts = true,
+    .same_type = true,
     .bytes = batchnorm_bytes,
     .cast = PL_CAST_F32,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
@@ -126,7 +151,8 @@ int pl_build_batchnorm(struct pl_tape *tape,
                        struct pl_error *err)
 {
     const plume_tensor *x = req->in[0];
-    struct pl_apply what = pl_op_like(&op_batchnorm, req, x);
+    bool relu = req->args.i[0] == PLUME_RELU;
+    struct pl_apply what = pl_op_like(relu ? &op_batchnorm_relu : &op_batchnorm, req, x);
 
     if (!pl_op_all_real(req) || x->rank < 2 || x->count == 0)
         return pl_op_refuse(req, "wanted: x [batch, channels, ...]", err);

@@ -37,6 +37,7 @@ static double one_flop(const struct pl_node *node, bool backward)
 
 static const struct pl_op op_relu = {
     .name = "relu",
+    .is_relu = true,
     .layout = PL_LAYOUT_EACH,
     .needs = PL_NEEDS_OUT,
     .forward = relu_forward,

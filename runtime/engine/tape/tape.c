@@ -505,7 +505,11 @@ int pl_tape_apply(struct pl_tape *tape,
     if (!out)
         out = dtype ? dtype : in[0]->dtype;
     fitting.in = in;
-    return trace(tape, &fitting, out, ret, err);
+    r = trace(tape, &fitting, out, ret, err);
+    if (r == 0 && what->op->same_type && !tape->dev->ops->host && out == PLUME_F32 &&
+        pl_dtype_is_16bit(what->in[0]->dtype))
+        r = cast(tape, ret, what->in[0]->dtype, err);
+    return r;
 }
 
 int pl_tape_dense(struct pl_tape *tape, plume_tensor **t, struct pl_error *err)

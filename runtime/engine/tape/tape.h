@@ -34,6 +34,8 @@ struct pl_fusion {
     plume_tensor *a, *b; /* x = a + b is made on the way; NULL: x is there already */
     plume_tensor *too;   /* backward the gradient of this also becomes that of x; NULL: none */
     bool x_add;          /* if x is not in[0]: add to its gradient */
+    plume_tensor *r;     /* y = relu(output + r) is made on the way; NULL: it is the output */
+    bool r_add;          /* add to r's gradient */
     /* Of layers, by number + 1: the node that makes in[0], whose activation's slope this one's
      * backward multiplies by. sloped: another node does so for this one. */
     size_t slope_of;
@@ -175,6 +177,10 @@ struct pl_op {
     bool fuses; /* a norm: does as the node's `fusion` says */
     bool sums;  /* which may also be the sum that makes its input */
     bool casts; /* which may also read 16 bits where it writes f32 */
+    bool joins; /* which may also add another tensor to its output, and take relu of that */
+    bool is_relu;
+    /* On a device the result has in[0]'s 16-bit type, if autocast has the op run in f32. */
+    bool same_type;
     /* Forward can also write the gradient of in[0] for a gradient of the output of 1, over in[0]
      * (`ahead`); backward then multiplies it. */
     bool grad_ahead;

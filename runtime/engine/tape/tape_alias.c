@@ -49,14 +49,15 @@ fits_in(const struct pl_tape *tape, const size_t *leader, size_t group, size_t j
     return true;
 }
 
-/* Not the gradient of a loss that its layer reads later. */
+/* Not the gradient of a loss that its layer reads later, nor one that is nowhere. */
 static bool can_alias(const struct pl_tape *tape, const struct pl_node *node, size_t k)
 {
     const plume_tensor *in = node->in[k], *out = node->out;
 
     return in && in->wants_grad && in->tape == tape && !in->base && !node->add[k] &&
            !node->first[k] && in->dtype == out->dtype && in->count == out->count &&
-           !is_root(tape, in) && !is_root(tape, out) && !tape->nodes[in->node].fusion.product;
+           !is_root(tape, in) && !is_root(tape, out) && !tape->nodes[in->node].fusion.product &&
+           !tape->nodes[out->node].hidden;
 }
 
 void pl_tape_plan_aliases(struct pl_tape *tape, size_t *ret_leader)

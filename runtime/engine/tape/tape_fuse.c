@@ -10,6 +10,7 @@
  *
  * The numbers are those of separate kernels, with the same roundings. The nodes stay on the tape,
  * and do nothing (`at`). Their work is done at the norm's place, so nobody may need it before.
+ * After a batch norm there may also be a sum with another tensor, and relu.
  *
  * Likewise a layer's backward multiplies its dx by the slope of the activation before it, at the
  * end of the product; a library may round once there instead of twice. And cross-entropy writes the
@@ -35,6 +36,12 @@ static size_t next_use(const struct pl_tape *tape, const plume_tensor *t, size_t
             if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == t)
                 return n;
     return tape->n;
+}
+
+/* True if a node between these two reads t, or a view of it. */
+static bool is_read_between(const struct pl_tape *tape, const plume_tensor *t, size_t a, size_t b)
+{
+    return next_use(tape, t, a) < b;
 }
 
 /* The tape has made t, which is no view. */
@@ -137,6 +144,39 @@ static void take_sum(struct pl_tape *tape, struct pl_node *norm)
     sum->at[0] = at;
     f->a = sum->in[1 - b];
     f->b = cast ? cast->in[0] : sum->in[b];
+}
+
+/* The sum of a batch norm's output with another tensor and relu of that, as at the end of a block
+ * of a ResNet. What is added must be there before the norm, and nobody may have read it in between:
+ * its gradient becomes complete at the norm's place. */
+static void take_join(struct pl_tape *tape, struct pl_node *norm)
+{
+    struct pl_fusion *f = &norm->fusion;
+    size_t at = norm->out->node, n = next_use(tape, f->y, f->y->node), k, last;
+    struct pl_node *sum = n < tape->n ? &tape->nodes[n] : NULL, *relu;
+    plume_tensor *r;
+
+    if (!sum || !sum->op->is_sum || !sum->op->is_sum(sum) || !is_only_for(tape, f->y, n) ||
+        pl_node_has_f32_copy(norm, norm->out) || pl_node_has_f32_copy(sum, sum->out))
+        return;
+    k = sum->in[0] == f->y;
+    r = sum->in[k];
+    if (sum->in[1 - k] != f->y || r->dtype != f->y->dtype || sum->out->dtype != r->dtype ||
+        !is_made(tape, r) || r->node >= at || tape->nodes[r->node].at[0] >= at ||
+        tape->nodes[r->node].hidden || sum->first[k] || r == f->x || r == norm->in[0] ||
+        is_read_between(tape, r, at, n))
+        return;
+    last = next_use(tape, sum->out, n);
+    relu = last < tape->n ? &tape->nodes[last] : NULL;
+    if (!relu || !relu->op->is_relu || !is_only_for(tape, sum->out, last) ||
+        relu->out->dtype != r->dtype || sum->back != norm->back || relu->back != norm->back)
+        return;
+    tape->nodes[f->y->node].hidden = true;
+    absorb(tape, sum, at);
+    relu->at[0] = relu->at[1] = at;
+    f->y = relu->out;
+    f->r = r;
+    f->r_add = sum->add[k];
 }
 
 /* The slope of the activation before a layer, if no other reads its output. The gradient of that
@@ -251,12 +291,6 @@ static void take_layer(struct pl_tape *tape, struct pl_node *loss)
     layer->hidden = true;
 }
 
-/* True if a node between these two reads t, or a view of it. */
-static bool is_read_between(const struct pl_tape *tape, const plume_tensor *t, size_t a, size_t b)
-{
-    return next_use(tape, t, a) < b;
-}
-
 /* The gradients of weights in bf16, if nothing but their own cast needs them: the product writes
  * them in f32, where the cast's backward would. Not in f16, whose gradients are to overflow where
  * they do elsewhere: the loss scale follows from that. */
@@ -312,6 +346,8 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
             take_cast_before(tape, node);
         if (node->op->sums)
             take_sum(tape, node);
+        if (node->op->joins && !tape->dev->ops->host)
+            take_join(tape, node);
     }
     for (size_t i = 0; i < tape->n && !tape->no_fuse; i++) {
         struct pl_node *node = &tape->nodes[i];
