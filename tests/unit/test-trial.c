@@ -383,6 +383,19 @@ static void test_finish_setup_failed(void **state)
     finish_with(5, 5, "failed", "setup");
 }
 
+/* A hub that was killed has left the room for its result. */
+static void test_finish_uses_the_room_of_a_killed_hub(void **state)
+{
+    char room[4096];
+
+    memset(room, ' ', sizeof(room));
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json.tmp"), room, sizeof(room), 0666, NULL), 0);
+    finish_with(5, 5, "failed", "setup");
+    assert_int_not_equal(access(in_run("trial-0000/result.json.tmp"), F_OK), 0);
+}
+
 static void test_finish_launch_failed(void **state)
 {
     claim();
@@ -808,6 +821,7 @@ int main(void)
         IN_RUN(test_claim_umask),
         IN_RUN(test_claim_outside_script),
         IN_RUN(test_finish_setup_failed),
+        IN_RUN(test_finish_uses_the_room_of_a_killed_hub),
         IN_RUN(test_finish_launch_failed),
         IN_RUN(test_finish_terminated),
         IN_RUN(test_finish_asks_slurm),
