@@ -213,18 +213,24 @@ int pl_run_result_write(const struct pl_run *run,
 {
     json_t *source = (json_t *)(uintptr_t)more; /* only read */
     _cleanup_free_ char *name = pl_strf("trial-%04u/result.json", trial);
+    _cleanup_free_ char *room = pl_strf("trial-%04u/" RESERVED, trial);
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = json_pack("{sssiss}", "schema", PL_RESULT_SCHEMA, "trial",
                                                   (int)trial, "state", pl_trial_state_name(state));
+    bool reserved;
     int r;
 
     if (is_superseded(run, trial, more))
         return 0;
-    if (!name || !o || (source && json_object_update_missing(o, source) < 0) ||
+    if (!name || !room || !o || (source && json_object_update_missing(o, source) < 0) ||
         pl_json_dump_line(o, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = write_reserved(run, trial, &text);
-    if (r < 0) /* -ENOENT: nothing is reserved */
-        r = pl_run_write_file(run, name, pl_buf_str(&text), text.len, 0666, true, err);
+    if (r == 0)
+        return 0;
+    reserved = r != -ENOENT; /* its room may be out of reach: it takes two descriptors */
+    r = pl_run_write_file(run, name, pl_buf_str(&text), text.len, 0666, true, err);
+    if (r == 0 && reserved)
+        unlinkat(run->dir_fd, room, 0);
     return r;
 }

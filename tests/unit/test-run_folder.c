@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -393,7 +394,32 @@ static void test_result_reserve(void **state)
     }
     assert_int_equal(symlink("/dev/null", temp), 0); /* not followed, and not kept */
     assert_int_equal(pl_run_result_write(run, 2, PL_TRIAL_FAILED, NULL, &err), 0);
-    assert_int_equal(unlink(temp), 0);
+    assert_int_equal(lstat(temp, &st), -1);
+}
+
+/* The room takes two descriptors, a new file one: a process at its limit leaves no room behind. */
+static void test_result_reserve_without_descriptors(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("descriptors", argv);
+    _cleanup_free_ char *temp = pl_run_trial_path(run, 0, "result.json.tmp");
+    _cleanup_(json_decrefp) json_t *o = NULL;
+    struct pl_error err = {0};
+    struct rlimit limit, one;
+    int next, r;
+
+    assert_int_equal(pl_run_result_reserve(run, 0, 100, &err), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    next = dup(0);
+    assert_true(next >= 0);
+    close(next);
+    one = (struct rlimit){.rlim_cur = (rlim_t)next + 1, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &one), 0);
+    r = pl_run_result_write(run, 0, PL_TRIAL_DONE, NULL, &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(r, 0);
+    assert_int_equal(access(temp, F_OK), -1);
+    assert_int_equal(pl_run_result_read(run, 0, &o, NULL, &err), 0);
 }
 
 static void test_open_bad(void **state)
@@ -552,13 +578,21 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create_modes),   cmocka_unit_test(test_create_at_one_instant),
-        cmocka_unit_test(test_foreign_write),  cmocka_unit_test(test_create_open),
-        cmocka_unit_test(test_trial_params),   cmocka_unit_test(test_trial_argv),
-        cmocka_unit_test(test_result),         cmocka_unit_test(test_result_of_an_earlier_attempt),
-        cmocka_unit_test(test_result_reserve), cmocka_unit_test(test_open_bad),
-        cmocka_unit_test(test_index),          cmocka_unit_test(test_random_values),
-        cmocka_unit_test(test_retry),          cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_create_modes),
+        cmocka_unit_test(test_create_at_one_instant),
+        cmocka_unit_test(test_foreign_write),
+        cmocka_unit_test(test_create_open),
+        cmocka_unit_test(test_trial_params),
+        cmocka_unit_test(test_trial_argv),
+        cmocka_unit_test(test_result),
+        cmocka_unit_test(test_result_of_an_earlier_attempt),
+        cmocka_unit_test(test_result_reserve),
+        cmocka_unit_test(test_result_reserve_without_descriptors),
+        cmocka_unit_test(test_open_bad),
+        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_random_values),
+        cmocka_unit_test(test_retry),
+        cmocka_unit_test(test_cancelled),
     };
     int failed;
 
