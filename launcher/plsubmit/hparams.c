@@ -9,6 +9,7 @@
 
 #define LIMIT_MS 20000
 #define BATCH_BYTES (32u * 1024) /* of one command line */
+#define LINES_MAX 64             /* command lines of a process each */
 
 bool pl_hparams_is_pltrain(const char *program)
 {
@@ -61,15 +62,15 @@ static bool has_axis(const struct pl_grid *grid, const char *arg)
     return false;
 }
 
-/* The words of pltrain after the module, with their values; axes that no argument has are appended
- * as "--NAME VALUE", as pl_run_trial_argv() does. */
+/* These words of pltrain, with their values; axes that no argument has are appended as
+ * "--NAME VALUE", as pl_run_trial_argv() does. */
 static int words_of(const struct pl_grid *grid, char *const *argv, char ***ret)
 {
     _cleanup_(pl_strv_freep) char **words = NULL;
     bool any = false;
     int r = 0;
 
-    for (size_t i = 2; argv[i] && r == 0; i++) {
+    for (size_t i = 0; argv[i] && r == 0; i++) {
         any |= has_axis(grid, argv[i]);
         r = pl_strv_append(&words, argv[i]);
     }
@@ -119,6 +120,7 @@ static void first_line(const struct pl_buf *text, char *ret, size_t size)
     snprintf(ret, size, "%.*s", (int)strcspn(s, "\n"), s);
 }
 
+/* module: for messages; NULL: not known. */
 static int run(char *const *list, const char *module, char **ret_warning, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -129,11 +131,14 @@ static int run(char *const *list, const char *module, char **ret_warning, struct
         return 0;
     first_line(&child.err, line, sizeof(line));
     if (r == 0 && WIFEXITED(child.status) && WEXITSTATUS(child.status) == PL_EXIT_USAGE)
-        return pl_error_set(err, -EINVAL, "pltrain %.100s: %s", module, line);
-    *ret_warning = pl_strf("pltrain cannot check the options of module '%.100s' here: %s", module,
-                           r < 0     ? pl_error_text(err)
-                           : line[0] ? line
-                                     : "it ended without an answer");
+        return pl_error_set(err, -EINVAL, "pltrain%s%.100s: %s", module ? " " : "",
+                            module ? module : "", line);
+    *ret_warning =
+        pl_strf("pltrain cannot check the options of %s%.100s%s here: %s",
+                module ? "module '" : "this module", module ? module : "", module ? "'" : "",
+                r < 0     ? pl_error_text(err)
+                : line[0] ? line
+                          : "it ended without an answer");
     return *ret_warning ? 0 : pl_error_set(err, -ENOMEM, "out of memory");
 }
 
@@ -144,6 +149,43 @@ static size_t bytes_of(char *const *list, size_t from)
     for (char *const *word = list + from; *word; word++)
         bytes += strlen(*word) + 1;
     return bytes;
+}
+
+/* As pl_hparams_check(), where options stand before the module: pltrain alone knows which word is
+ * the module, so that it gets a whole command line for each value. */
+static int check_lines(const struct pl_grid *grid,
+                       char *const *argv,
+                       const char *pltrain,
+                       char **ret_warning,
+                       struct pl_error *err)
+{
+    _cleanup_(pl_strv_freep) char **words = NULL;
+    bool more = true;
+    int r = words_of(grid, argv + 1, &words);
+
+    for (size_t i = 0; argv[i]; i++)
+        if (strcmp(argv[i], "--test-gpus") == 0) /* has no module, and is for the nodes */
+            return 0;
+    for (size_t k = 0; r == 0 && more && !*ret_warning && k < LINES_MAX; k++) {
+        _cleanup_(pl_strv_freep) char **list = NULL;
+
+        r = pl_strv_append(&list, pltrain);
+        if (r == 0)
+            r = pl_strv_append(&list, "--list-hparams");
+        more = false;
+        for (size_t i = 0; words[i] && r == 0; i++) {
+            _cleanup_(pl_buf_finish) struct pl_buf word = {0};
+            bool last;
+
+            r = add_values(grid, words[i], k, &word, &last);
+            more |= !last;
+            if (r == 0)
+                r = pl_strv_append(&list, pl_buf_str(&word));
+        }
+        if (r == 0)
+            r = run(list, NULL, ret_warning, err);
+    }
+    return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
 }
 
 int pl_hparams_check(const struct pl_grid *grid,
@@ -158,9 +200,11 @@ int pl_hparams_check(const struct pl_grid *grid,
     int r;
 
     *ret_warning = NULL;
-    if (!argv[1] || argv[1][0] == '-' || strchr(argv[1], '{') || access(pltrain, X_OK) < 0)
+    if (!argv[1] || strchr(argv[1], '{') || access(pltrain, X_OK) < 0)
         return 0;
-    r = words_of(grid, argv, &words);
+    if (argv[1][0] == '-')
+        return check_lines(grid, argv, pltrain, ret_warning, err);
+    r = words_of(grid, argv + 2, &words);
     while (r == 0 && more && !*ret_warning) {
         _cleanup_(pl_strv_freep) char **list = NULL;
         const char *const first[] = {pltrain, argv[1], "--list-hparams"};

@@ -9,7 +9,8 @@
 bool pl_hparams_is_pltrain(const char *program);
 
 /* Runs "pltrain MODULE --list-hparams" with the values of all axes. pltrain checks the names of
- * options and hyper-parameters, and the range of each value; a repeated option counts last.
+ * options and hyper-parameters, and the range of each value; a repeated option counts last. Where
+ * options stand before the module, only the first 64 values of each axis are tried.
  * argv         the program with its placeholders, NULL-terminated
  * pltrain      path of the pltrain that checks; without it nothing is checked
  * ret_warning  pltrain cannot check here, for instance without the module's file; NULL: it can.
