@@ -81,6 +81,7 @@ int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
                                         "PLUME_ATTEMPT",
                                         "PLUME_TRIAL_DIR",
                                         "PLUME_REASON",
+                                        "PLUME_REQUEUE_ON",
                                         "PLUME_HUB",
                                         "PLUME_PROGRAM",
                                         "PLUME_PARAMS",

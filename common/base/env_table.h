@@ -60,8 +60,9 @@
     X(PLUME_RUN_DIR, PATH, NULL, PLRUN | PLRUND | RANK, "the run folder")                          \
     X(PLUME_TRIAL, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial")                     \
     X(PLUME_ATTEMPT, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial's attempt")         \
-    X(PLUME_TRIAL_DIR, PATH, NULL, RANK, "the trial's folder, the same for each attempt")          \
+    X(PLUME_TRIAL_DIR, PATH, NULL, PLTRAIN | RANK, "the trial's folder, the same for each attempt")          \
     X(PLUME_REASON, TEXT, NULL, RANK, "why the attempt starts: first, retry, preempt, timeout, node-fail, hang or error") \
+    X(PLUME_REQUEUE_ON, TEXT, NULL, PLTRAIN | RANK, "causes after which Plume starts the trial again, from the job script") \
     X(PLUME_RETRY, NUMBER, "0", PLRUN, "number of the retry that submitted the job, from the job script") \
     X(PLUME_SWEEP, TEXT, NULL, PLRUN | RANK, "name of the sweep that has ended, for plsubmit --on-end")    \
     X(PLUME_SWEEP_TRIALS, NUMBER, NULL, PLRUN | RANK, "its trials")                                         \

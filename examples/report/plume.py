@@ -42,6 +42,7 @@ _socket = None  # with the process that connected it: a child must not share it
 _owner = None
 _lock = threading.Lock()
 _signal = None  # the signal that came
+_told = False  # that the program stops for it
 _watching = False
 
 
@@ -240,9 +241,11 @@ def _on_signal(number, frame):
 
 def should_stop():
     """True after Slurm has sent SIGTERM (preempted, cancelled, time limit), SIGUSR1 or SIGUSR2 (sbatch
-    --signal): save a checkpoint and leave soon. Call it once before training, in the main thread:
-    that catches the signals; a handler that the program has set for one of them stays."""
-    global _watching
+    --signal): save a checkpoint and leave soon. The trial then counts as stopped and not as done, also
+    with exit code 0, unless it calls finished(): --requeue-on starts it again. Call it once before
+    training, in the main thread: that catches the signals; a handler that the program has set for one
+    of them stays."""
+    global _watching, _told
     if not _watching:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("plume: call should_stop() first in the main thread, which gets signals")
@@ -250,4 +253,7 @@ def should_stop():
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, _on_signal)
         _watching = True
+    if _signal is not None and not _told:
+        _told = True
+        _send({"type": "fact", "key": "stopped", "value": signal.Signals(_signal).name[3:]}, wait=True)
     return _signal is not None

@@ -152,6 +152,7 @@ static int render(const struct pl_launch *launch, struct pl_buf *out, struct pl_
         .env_files = (const char *const *)lists[PL_SPEC_ENV_FILE],
         .setup = (const char *const *)lists[PL_SPEC_SETUP],
         .teardown = (const char *const *)lists[PL_SPEC_TEARDOWN],
+        .requeue_on = launch->spec->values[PL_SPEC_REQUEUE_ON].text,
         .save_command = launch->spec->values[PL_SPEC_SAVE_COMMAND].text,
         .save_grace = launch->spec->values[PL_SPEC_SAVE_GRACE].text,
         .srun = (const char *const *)lists[PL_SPEC_SRUN],

@@ -234,13 +234,13 @@ static int add_torchrun(unsigned processes, struct pl_buf *out)
         processes, processes, processes);
 }
 
-/* Appends the variables by which each rank saves at a signal. */
+/* Appends the variables by which each rank knows who starts it again, and saves at a signal. */
 static int add_save(const struct pl_script *s, struct pl_buf *out)
 {
-    int r;
+    int r = s->requeue_on ? pl_buf_addf(out, "export PLUME_REQUEUE_ON=%s\n", s->requeue_on) : 0;
 
-    if (!s->save_command)
-        return 0;
+    if (r < 0 || !s->save_command)
+        return r;
     r = pl_buf_adds(out, "export PLUME_SAVE_COMMAND=");
     if (r == 0)
         r = pl_script_quote(out, s->save_command);

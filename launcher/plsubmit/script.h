@@ -24,6 +24,7 @@ struct pl_script {
     const char *const *env_files;   /* --env-file: absolute paths */
     const char *const *setup;       /* --setup: lines of shell text from the user */
     const char *const *teardown;    /* --teardown */
+    const char *requeue_on;         /* --requeue-on; NULL: none */
     const char *save_command;       /* --save-command; NULL: none */
     const char *save_grace;         /* --save-grace, seconds; NULL: the default */
     const char *const *srun;        /* --srun: "mpi=pmix", ... */

@@ -263,6 +263,16 @@ static int check_start(const struct pl_run *run,
     return r;
 }
 
+/* Slurm may have killed the attempt's own pl_trial_finish(). Called before the claim of the next
+ * one, after which no earlier result is written. */
+static void settle_before(const struct pl_run *run, unsigned trial, unsigned attempt)
+{
+    _cleanup_(json_decrefp) json_t *result = pl_trial_result_of(run, trial, attempt);
+    enum pl_trial_state state = pl_trial_result_state(result);
+
+    pl_trial_settle_requeue(run, trial, result, &state);
+}
+
 int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -278,6 +288,8 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
     for (unsigned k = 0; r == 0 && k < 100000; k++) {
         char name[32];
 
+        if (before == 2)
+            settle_before(run, trial, k - 1);
         snprintf(name, sizeof(name), "attempt-%u", k);
         r = faccessat(trial_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0
                 ? -EEXIST

@@ -3,7 +3,7 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/tail.h"
+#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/run_local.h"
@@ -12,8 +12,6 @@
 #include "runtime/plrun/requeue.h"
 #include "runtime/plrun/trial_private.h"
 
-#include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,65 +20,9 @@
 #define ASK_MS 5000
 #define HUB_WRITES_S 5 /* a log as young as this may have a hub that has not written its result */
 #define HUB_POLL_MS 50
-#define SAID_MAX (1 << 20) /* the end of the output that is searched for Slurm's words */
-
-/* Where the attempt's part of our stderr begins, by its claim: a requeued job appends to the file
- * of the attempt before, and trials may share one. -1: not known, or it is another file. */
-static int64_t stderr_start(const char *attempt_dir)
-{
-    _cleanup_free_ char *path = pl_strf("%s/claim", attempt_dir);
-    _cleanup_(json_decrefp) json_t *claim = NULL;
-    int64_t inode, bytes;
-    struct stat st;
-
-    if (!path || pl_json_load_file(path, PL_TRIAL_CLAIM_MAX, &claim, NULL) < 0 ||
-        fstat(2, &st) < 0 || pl_json_int(json_object_get(claim, "stderr"), "inode", &inode) < 0 ||
-        pl_json_int(json_object_get(claim, "stderr"), "bytes", &bytes) < 0)
-        return -1;
-    return inode == (int64_t)st.st_ino ? bytes : -1;
-}
-
-/* Sets the path of our stderr. False where it has none. */
-static bool stderr_path(char path[static PATH_MAX])
-{
-    ssize_t n = readlink("/proc/self/fd/2", path, PATH_MAX - 1);
-
-    path[PL_MAX(n, (ssize_t)0)] = '\0';
-    return n > 0;
-}
-
-/* The last lines of our stderr from a byte on, if that is a file (Slurm's output file). */
-static char *stderr_tail(int64_t from)
-{
-    char path[PATH_MAX];
-
-    return stderr_path(path) ? pl_tail_file(path, from, 0) : NULL;
-}
-
-/* All that our stderr has from a byte on, the last MiB at most: srun writes a line for each node
- * after Slurm's. NULL where that byte is not known. */
-static char *stderr_said(int64_t from)
-{
-    _cleanup_close_ int fd = -EBADF;
-    char path[PATH_MAX], *text;
-    struct stat st;
-    ssize_t n;
-
-    if (from < 0 || !stderr_path(path))
-        return NULL;
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return NULL;
-    from = from <= st.st_size ? from : 0; /* cut off since: all of it is newer */
-    text = malloc(SAID_MAX + 1);
-    n = text ? pread(fd, text, SAID_MAX, PL_MAX(from, (int64_t)st.st_size - SAID_MAX)) : 0;
-    if (text)
-        text[PL_MAX(n, (ssize_t)0)] = '\0';
-    for (ssize_t i = 0; i < n; i++)
-        if (!text[i])
-            text[i] = ' ';
-    return text;
-}
+#define SIGNAL_LEAD_S 60 /* of sbatch --signal without a time */
+#define SIGNAL_EARLY_S                                                                             \
+    90 /* Slurm may send it 60 s early; and a lost while for srun and its answer */
 
 /* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
 static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
@@ -166,8 +108,8 @@ after_hub_died(const json_t *doc, int code, const char *said, enum pl_confidence
 static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
-    int64_t from = stderr_start(attempt_dir);
-    _cleanup_free_ char *text = stderr_tail(from), *said = stderr_said(from);
+    int64_t from = pl_trial_stderr_start(attempt_dir);
+    _cleanup_free_ char *text = pl_trial_stderr_tail(from), *said = pl_trial_stderr_said(from);
     bool inferred = false, reached_srun = pl_env(PL_ENV_PLUME_HUB) != NULL;
     enum pl_confidence confidence = PL_CONFIDENCE_SEEN;
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
@@ -203,35 +145,14 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     return cause;
 }
 
-/* The hub's result of this attempt. A new reference; NULL if there is none. */
-static json_t *result_of(const struct pl_run *run, unsigned trial, unsigned attempt)
-{
-    json_t *result = NULL;
-    int64_t n;
-
-    if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
-        pl_json_int(result, "attempt", &n) == 0 && n == (int64_t)attempt)
-        return result;
-    json_decref(result);
-    return NULL;
-}
-
-static enum pl_trial_state result_state(const json_t *result)
-{
-    const char *name = pl_json_string(result, "state");
-    enum pl_trial_state state;
-
-    return name && pl_trial_state_parse(name, &state) == 0 ? state : PL_TRIAL_DONE;
-}
-
-/* As result_of(). Under the plugin srun ends with the last rank, and the job script may come here
- * before the hub, on another process's time, has written the result. A hub that still writes keeps
- * its log young. */
+/* As pl_trial_result_of(). Under the plugin srun ends with the last rank, and the job script may
+ * come here before the hub, on another process's time, has written the result. A hub that still
+ * writes keeps its log young. */
 static json_t *
 await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const char *attempt_dir)
 {
     _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
-    json_t *result = result_of(run, trial, attempt);
+    json_t *result = pl_trial_result_of(run, trial, attempt);
 
     for (int turn = 0; !result && log && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS; turn++) {
         struct stat st;
@@ -240,9 +161,107 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
             break;
         /* a file on another node's side of the file system has no event to wait for */
         nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);
-        result = result_of(run, trial, attempt);
+        result = pl_trial_result_of(run, trial, attempt);
     }
     return result;
+}
+
+/* ---- programs that stop at a signal ---- */
+
+/* The number of the signal at which the program says that it has stopped before its work was done;
+ * 0: it has not, or has failed by itself meanwhile. SIGTERM is the hub's affair. */
+static int stopped_at(const json_t *result, enum pl_trial_state state)
+{
+    static const int obeyed[] = {0, 128 + SIGINT, 128 + SIGUSR1, 128 + SIGUSR2}; /* exit codes */
+    const char *name = pl_json_string(result, "stopped");
+    const json_t *cause = json_object_get(result, "cause");
+    int64_t code = state == PL_TRIAL_DONE ? 0 : -1;
+    int number = !name || json_is_true(json_object_get(result, "finished")) ? 0
+                 : strcmp(name, "USR1") == 0                                ? SIGUSR1
+                 : strcmp(name, "USR2") == 0                                ? SIGUSR2
+                                                                            : 0;
+
+    if (state == PL_TRIAL_FAILED && pl_cause_parse(pl_json_string(cause, "kind")) == PL_CAUSE_EXIT)
+        pl_json_int(cause, "exit", &code);
+    for (size_t i = 0; i < PL_COUNT(obeyed); i++)
+        if (code == obeyed[i])
+            return number;
+    return 0;
+}
+
+/* Seconds before the time limit at which Slurm sends the signal of --signal; 0: it sends none. */
+static uint64_t signal_lead(const struct pl_run *run)
+{
+    const json_t *option = json_object_get(pl_run_options(run), "signal");
+    const char *text = pl_json_string(option, "value"), *at = text ? strchr(text, '@') : NULL;
+    int64_t seconds = SIGNAL_LEAD_S;
+
+    if (at && pl_parse_int(at + 1, 0, INT32_MAX, &seconds, NULL) < 0)
+        return 0;
+    return text ? (uint64_t)seconds : 0;
+}
+
+/* True if the job's time limit is so near that Slurm may have sent the signal for it. */
+static bool limit_is_near(const char *job, uint64_t lead_s)
+{
+    _cleanup_free_ char *ran = pl_parse_scontrol_field(job, "RunTime");
+    _cleanup_free_ char *limit = pl_parse_scontrol_field(job, "TimeLimit");
+    uint64_t ran_s, limit_s;
+
+    return lead_s && ran && limit && pl_parse_slurm_time(ran, &ran_s, NULL) == 0 &&
+           pl_parse_slurm_time(limit, &limit_s, NULL) == 0 &&
+           limit_s <= ran_s + lead_s + SIGNAL_EARLY_S;
+}
+
+/* Why the signal came: Slurm sends it before the time limit, or at a preemption; else somebody has
+ * sent it. Where Slurm does not answer, it is the time limit's if --signal asks for one. */
+static enum pl_cause_kind why_signalled(const struct pl_run *run, enum pl_confidence *ret)
+{
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
+    const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    uint64_t lead_s = signal_lead(run);
+    enum pl_cause_kind kind;
+    unsigned restart = 0;
+    bool inferred;
+
+    *ret = PL_CONFIDENCE_INFERRED;
+    if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) < 0 || child.status != 0)
+        return lead_s ? PL_CAUSE_TIMEOUT : PL_CAUSE_CANCELLED;
+    pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
+    kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart, false, &inferred);
+    if (kind != PL_CAUSE_NONE && !inferred) {
+        *ret = PL_CONFIDENCE_ASKED;
+        return kind;
+    }
+    return limit_is_near(pl_buf_str(&child.out), lead_s) ? PL_CAUSE_TIMEOUT : PL_CAUSE_CANCELLED;
+}
+
+/* A program that has saved and left at a signal of Slurm is not done, whatever its exit code: the
+ * result gets the cause of the signal. */
+static void settle_stopped(
+    const struct pl_run *run, unsigned trial, json_t *result, enum pl_trial_state *state, int *code)
+{
+    int number = pl_run_is_local(run) ? 0 : stopped_at(result, *state);
+    enum pl_confidence confidence;
+    enum pl_cause_kind kind;
+    json_t *cause;
+
+    if (!number)
+        return;
+    kind = why_signalled(run, &confidence);
+    cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(kind), "text",
+                      number == SIGUSR1 ? "the program stopped at SIGUSR1"
+                                        : "the program stopped at SIGUSR2");
+    pl_run_state_set_confidence(cause, confidence);
+    if (!cause || json_object_set_new(result, "cause", cause) < 0)
+        return;
+    json_object_del(result, "others");
+    if (*code == 0)
+        *code = 128 + number;
+    json_object_set_new(result, "exit_code", json_integer(*code));
+    *state = pl_cause_state(kind);
+    pl_run_result_write(run, trial, *state, result, NULL);
 }
 
 /* Cancels what waits of the sweep. */
@@ -342,10 +361,12 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     if (!dir)
         return pl_error_set(err, -ENOMEM, "out of memory");
     result = await_result(run, trial, attempt, dir);
-    state = result_state(result);
+    state = pl_trial_result_state(result);
     if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
             *ret_code = (int)n;
+        pl_trial_settle_requeue(run, trial, result, &state);
+        settle_stopped(run, trial, result, &state, ret_code);
         if (!requeue(run, trial, attempt, result, state))
             count_failure(run, trial, state);
         return 0;

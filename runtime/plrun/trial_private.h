@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by trial.c and trial_finish.c. */
+/* Shared by trial.c, trial_finish.c and trial_result.c. */
 #ifndef PL_RUNTIME_PLRUN_TRIAL_PRIVATE_H
 #define PL_RUNTIME_PLRUN_TRIAL_PRIVATE_H
 
@@ -15,5 +15,29 @@ int pl_trial_env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, stru
 /* Opens PLUME_RUN_DIR, the caller's own, and reads PLUME_TRIAL. The caller closes *ret with
  * pl_run_close(), also after an error. */
 int pl_trial_open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *err);
+
+/* Where the attempt's part of our stderr begins, by its claim: a requeued job appends to the file
+ * of the attempt before, and trials may share one. -1: not known, or it is another file. */
+int64_t pl_trial_stderr_start(const char *attempt_dir);
+
+/* The last lines of our stderr from a byte on, if that is a file (Slurm's output file). */
+char *pl_trial_stderr_tail(int64_t from);
+
+/* All that our stderr has from a byte on, the last MiB at most: srun writes a line for each node
+ * after Slurm's. NULL where that byte is not known. */
+char *pl_trial_stderr_said(int64_t from);
+
+/* The result of this attempt. A new reference; NULL if there is none. */
+json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned attempt);
+
+/* Its state; without a result PL_TRIAL_DONE. */
+enum pl_trial_state pl_trial_result_state(const json_t *result);
+
+/* Corrects the result of an attempt, and writes it: Slurm's record of a job that it has requeued
+ * does not say why. Its words in the job's output do, which is our stderr. */
+void pl_trial_settle_requeue(const struct pl_run *run,
+                             unsigned trial,
+                             json_t *result,
+                             enum pl_trial_state *state);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/pltrain/pltrain_options.h"
+#include "common/base/env.h"
+#include "common/base/fs.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/pltrain/pltrain_foreign.h"
@@ -331,8 +333,22 @@ void pl_pltrain_finish(struct pl_pltrain *p)
     while (p->n_owned)
         free(p->owned[--p->n_owned]);
     free(p->owned);
+    free(p->trial_checkpoints);
     free(p->hparams);
     free(p->weights_maps);
+}
+
+/* A trial of plsubmit --requeue-on goes on where it was: it needs a folder of its own. */
+static int keep_in_trial(struct pl_pltrain *p, struct pl_error *err)
+{
+    const char *trial = pl_env_text(PL_ENV_PLUME_TRIAL_DIR);
+
+    if (p->train.checkpoint_dir || p->train.run != PL_RUN_TRAIN || p->compare || p->list ||
+        !trial || !pl_env_text(PL_ENV_PLUME_REQUEUE_ON))
+        return 0;
+    p->trial_checkpoints = pl_path_join(trial, "checkpoints");
+    p->train.checkpoint_dir = p->trial_checkpoints;
+    return p->trial_checkpoints ? 0 : pl_error_nomem(err);
 }
 
 int pl_pltrain_parse(
@@ -351,5 +367,6 @@ int pl_pltrain_parse(
     if (r < 0 || *ret_done)
         return r;
     p->module = argv[rest];
-    return pl_pltrain_check(p, err);
+    r = pl_pltrain_check(p, err);
+    return r == 0 ? keep_in_trial(p, err) : r;
 }

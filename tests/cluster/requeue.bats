@@ -59,17 +59,20 @@ TXT
     submit once --requeue-on error:5 --grid a=1,2 ./prog once
     submit still --requeue-on error:5 --max-fail 0 ./prog never
     submit saves --requeue-on error ./prog saves
+    submit total --requeue-on error:5 --max-requeues 1 ./prog saves
     submit never --requeue-on timeout ./prog never
     submit hangs --on-hang requeue --env PLUME_HANG_LIMIT=0.2 --metric 'step=step=([0-9]+)' ./prog hangs
     submit none ./prog never
     wait_for 60 is once 'done' 2
     wait_for 60 is still failed 2
     wait_for 60 is saves failed 2
+    wait_for 60 is total failed 2
     wait_for 60 is hangs 'done' 2
     [[ $(<"$(run_of hangs)/trial-0000/attempt-1/rank-0.out") == '1 hang '* ]]
     [ -s "$(run_of hangs)/trial-0000/attempt-0/hang-rank-0.txt" ]
     [[ $(result still not_requeued) == 'two attempts in a row ended alike (error), the second without'* ]]
     [ "$(result saves not_requeued)" = '--requeue-on allows 1 requeue after the cause error' ]
+    [ "$(result total not_requeued)" = '--max-requeues allows 1' ]
     [ "$(result never not_requeued)" = '--requeue-on does not have the cause error' ]
     is never failed 1
     [ "$(result none not_requeued)" = '' ]
@@ -87,6 +90,16 @@ TXT
     [[ $(<"$(run_of saves)/trial-0000/attempt-3/rank-0.out") == '3 error '* ]]
 }
 
+# Slurm takes n4 for lost, and finds it again.
+lose_node() {
+    scontrol update nodename=n4 state=down reason=test
+    wait_for 30 node_is_back
+}
+node_is_back() {
+    scontrol update nodename=n4 state=resume 2>/dev/null # if it is not back by itself
+    [[ $(sinfo -h -n n4 -o %t) != down* ]]
+}
+
 @test "Slurm's own requeues count under their cause" {
     cat >prog <<'TXT'
 #!/bin/bash
@@ -97,10 +110,12 @@ TXT
     chmod +x prog
     submit twice --requeue-on preempt:1 ./prog
     submit other --requeue-on error ./prog
-    for name in twice other; do
+    submit node --requeue-on node-fail:1 -w n4 ./prog
+    for name in twice other node; do
         wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-0/rank-0.out"
-        scontrol requeue "$(job_of $name)_0"
+        [ $name = node ] || scontrol requeue "$(job_of $name)_0"
     done
+    lose_node
     for name in twice other; do
         wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-1/rank-0.out"
         [ "$(<"$(run_of $name)/trial-0000/attempt-1/rank-0.out")" = preempt ]
@@ -110,6 +125,11 @@ TXT
     wait_for 60 test -s "$(run_of other)/trial-0000/attempt-2/rank-0.out"
     wait_for 60 is twice preempted 3
     [ "$(result twice not_requeued)" = '--requeue-on allows 1 requeue after the cause preempt' ]
+    wait_for 60 test -s "$(run_of node)/trial-0000/attempt-1/rank-0.out"
+    [ "$(<"$(run_of node)/trial-0000/attempt-1/rank-0.out")" = node-fail ]
+    lose_node
+    wait_for 60 is node node-failed 3
+    [ "$(result node not_requeued)" = '--requeue-on allows 1 requeue after the cause node-fail' ]
     [ ! -e "$(run_of twice)/trial-0000/attempt-2/rank-0.out" ]
 }
 
@@ -173,4 +193,39 @@ TXT2
     wait_for 60 is saved 'done' 2
     [ "$(<"$out/attempt-1/rank-0.out")" = 'from 41 in preempt' ]
     [ "$(sed 1d "$out/attempt-0/rank-0.out")" = 'USR1 0' ]
+}
+
+@test "who stops at Slurm's signal is not done, and Plume alone starts it again" {
+    cat >prog <<TXT
+#!/usr/bin/env python3
+import os, sys, time
+sys.dont_write_bytecode = True
+sys.path.insert(0, "$PLUME_SRC/examples/report")
+import plume
+plume.should_stop()
+plume.report(plume.attempt() * 10 + 1, loss=1)
+print(os.environ["PLUME_REASON"], os.environ["PLUME_REQUEUE_ON"], flush=True)
+while plume.attempt() == 0 and not plume.should_stop():
+    time.sleep(0.05)
+TXT
+    chmod +x prog
+    # Slurm sends it within the last minute, in which each of these is from its start: within 30 s.
+    submit stops -t 1 --signal USR1@60 --requeue-on timeout:1 ./prog
+    submit trains -t 1 --signal USR1@60 --requeue-on timeout:1 pltrain --epochs 100000 mlp
+    submit asked --requeue-on timeout ./prog # with an hour to go, somebody has sent it
+    for name in stops asked; do
+        wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-0/rank-0.out"
+    done
+    wait_for 60 grep -q '^epoch 2/' "$(run_of trains)/trial-0000/attempt-0/rank-0.out"
+    for name in stops trains asked; do
+        scancel --signal=USR1 "$(job_of $name)_0" || [ $name != asked ]
+    done
+    wait_for 60 is asked cancelled 1
+    wait_for 60 is stops 'done' 2
+    [ "$(<"$(run_of stops)/trial-0000/attempt-1/rank-0.out")" = 'timeout timeout:1' ]
+    wait_for 60 grep -q '^epoch' "$(run_of trains)/trial-0000/attempt-1/rank-0.out"
+    scancel --signal=USR1 "$(job_of trains)_0" || true
+    wait_for 60 is trains timed-out 2
+    [ "$(result trains not_requeued)" = '--requeue-on allows 1 requeue after the cause timeout' ]
+    [[ $(plstat why "$(job_of trains)") == *'time limit'*'the program stopped at SIGUSR1'* ]]
 }

@@ -204,6 +204,25 @@ def test_params(step):
             raise AssertionError(p)
 
 
+def test_who_stops_says_so(step):
+    """Once, when should_stop() has said so: the trial is not done by exit code 0."""
+    d = step.start()
+    r = step.keep(d.rank("starter", 0))
+    r.expect("world")
+    r.send(type="spawned", pid=os.getpid())
+    equal(program("""
+import os, signal
+plume.should_stop()
+os.kill(os.getpid(), signal.SIGUSR2)
+print(plume.should_stop(), plume._told, plume.should_stop())
+""", PLUME_SOCKET=d.socket, RANK="0"), "True True True\n")
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["state"], result["stopped"], "finished" in result), ("done", "USR2", False))
+
+
 def test_should_stop(step):
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         p = program("""

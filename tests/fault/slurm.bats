@@ -36,6 +36,8 @@ setup_file() {
         submit "$mode" "$mode" --time 1 --nodelist n[5-6]
         echo "$DIR $JOB" >"$mode.submitted"
     done
+    submit again none --time 1 --nodelist n[5-6] --requeue-on timeout
+    echo "$DIR $JOB" >again.submitted
     export LIMIT_DIR
 }
 
@@ -225,6 +227,11 @@ os.kill(pid, 9)' < <(exec tail -f --pid=$$ /dev/null) >lingers 2>lingers.err 3>&
         at_least 4 "$mode.0.*"
         ended_as timed-out timeout "$mode"
     done
+    # --requeue-on timeout: again, in the next attempt.
+    read -r DIR JOB <again.submitted
+    started "$PWD/again" 1
+    ended_as "done" None
+    grep -q '"counts":{"timeout":1}' "$DIR/trial-0000/requeues.json"
 }
 
 @test "the controller is restarted: the verdict falls without it, and srun ends after it" {

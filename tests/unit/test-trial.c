@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 static char top[64], dir[80];
+static const char *signal_option; /* --signal of the next run */
 
 static int one_value(void *ctx, unsigned trial, const char **values)
 {
@@ -42,7 +43,8 @@ static void clear_env(void)
 static int make_run(void **state)
 {
     static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
-    json_t *options = json_object();
+    json_t *options =
+        signal_option ? json_pack("{s:{s:s}}", "signal", "value", signal_option) : json_object();
     struct pl_run_desc desc = {.sweep = "s-1",
                                .name = "s",
                                .n_trials = 2,
@@ -737,6 +739,124 @@ static void test_finish_result_there(void **state)
     json_decref(o);
 }
 
+/* The end of a program that has left at a signal, where Slurm has this record of the job. */
+static void
+stopped_with(const char *keys, const char *record, int code, const char *state, const char *kind)
+{
+    char path[128], text[512];
+    int len;
+
+    remove_run(NULL);
+    make_run(NULL);
+    claim();
+    snprintf(path, sizeof(path), "%s/scontrol", top);
+    len = snprintf(text, sizeof(text), "#!/bin/sh\n%s\n", record);
+    assert_int_equal(pl_file_append(path, text, (size_t)len, 0755, NULL), 0);
+    len = snprintf(text, sizeof(text),
+                   "{\"schema\":\"plume-result/1\",\"trial\":0,\"attempt\":0,%s}\n", keys);
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), text, (size_t)len, 0666, NULL), 0);
+    finish_with(0, code, state, kind);
+}
+
+/* Who saves and leaves at SIGUSR1 is not done: Slurm sends it before the time limit. */
+static void test_finish_stopped(void **state)
+{
+    static const char good[] = "\"state\":\"done\",\"exit_code\":0,\"stopped\":\"USR1\"";
+    static const char pltrain[] = "\"state\":\"failed\",\"exit_code\":130,\"stopped\":\"USR1\","
+                                  "\"cause\":{\"kind\":\"exit\",\"exit\":130,\"rank\":1}";
+    static const char near[] = "echo JobState=RUNNING RunTime=01:58:00 TimeLimit=02:00:00";
+
+    signal_option = "USR1@60";
+    stopped_with(good, near, 138, "timed-out", "timeout");
+    stopped_with(pltrain, near, 130, "timed-out", "timeout");
+    stopped_with(good, "echo JobState=RUNNING RunTime=1-00:00:00 TimeLimit=1-00:02:31", 138,
+                 "cancelled", "cancelled");
+    stopped_with(good, "echo JobState=RUNNING RunTime=00:00:05 TimeLimit=UNLIMITED", 138,
+                 "cancelled", "cancelled");
+    stopped_with(good,
+                 "echo JobState=RUNNING PreemptTime=2026-11-26T09:00:00 RunTime=00:00:05 "
+                 "TimeLimit=02:00:00",
+                 138, "preempted", "preempted");
+    stopped_with(good, "exit 1", 138, "timed-out", "timeout"); /* Slurm does not answer */
+    signal_option = "R:USR1";                                  /* 60 s */
+    stopped_with(good, near, 138, "timed-out", "timeout");
+    signal_option = NULL;
+    stopped_with(good, near, 138, "cancelled", "cancelled");
+    stopped_with(good, "exit 1", 138, "cancelled", "cancelled");
+    /* What it reported as complete, a failure of its own, and what the hub knows. */
+    signal_option = "USR1@60";
+    stopped_with("\"state\":\"done\",\"stopped\":\"USR1\",\"finished\":true", near, 0, "done",
+                 NULL);
+    stopped_with("\"state\":\"failed\",\"exit_code\":1,\"stopped\":\"USR1\","
+                 "\"cause\":{\"kind\":\"exit\",\"exit\":1}",
+                 near, 1, "failed", "exit");
+    stopped_with("\"state\":\"failed\",\"exit_code\":139,\"stopped\":\"USR1\","
+                 "\"cause\":{\"kind\":\"signal\",\"signal\":11}",
+                 near, 139, "failed", "signal");
+    stopped_with("\"state\":\"preempted\",\"exit_code\":143,\"stopped\":\"USR1\","
+                 "\"cause\":{\"kind\":\"preempted\"}",
+                 near, 143, "preempted", "preempted");
+    stopped_with("\"state\":\"done\",\"exit_code\":0,\"stopped\":\"TERM\"", near, 0, "done", NULL);
+    stopped_with("\"state\":\"done\",\"exit_code\":0", near, 0, "done", NULL);
+    signal_option = NULL;
+}
+
+/* The state that a preempted attempt gets where the job's output has these lines of earlier
+ * attempts and of its own. */
+static void
+requeued_with(const char *before, const char *lines, const char *state, const char *node)
+{
+    static const char theirs[] =
+        "{\"schema\":\"plume-result/1\",\"trial\":0,\"state\":\"preempted\","
+        "\"attempt\":0,\"exit_code\":143,\"cause\":{\"kind\":\"preempted\"}}\n";
+    char path[128];
+    int saved = dup(2), fd;
+    const char *have;
+    json_t *o;
+
+    remove_run(NULL);
+    make_run(NULL);
+    snprintf(path, sizeof(path), "%s/slurm.out", top);
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    assert_int_equal(pl_write_all(fd, before, strlen(before)), 0);
+    dup2(fd, 2);
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), theirs, strlen(theirs), 0666, NULL), 0);
+    assert_int_equal(pl_write_all(fd, lines, strlen(lines)), 0);
+    setenv("PLUME_ATTEMPT", "0", 1);
+    assert_int_equal(pl_trial_finish(143, &(int){0}, NULL), 0);
+    dup2(saved, 2);
+    close(saved);
+    close(fd);
+    o = result();
+    assert_string_equal(pl_json_string(o, "state"), state);
+    have = pl_json_string(json_object_get(o, "cause"), "node");
+    assert_true(node ? have && strcmp(have, node) == 0 : !have);
+    json_decref(o);
+}
+
+/* Slurm's record of a requeued job is the same for a lost node; its words in the output are not. */
+static void test_finish_node_failure(void **state)
+{
+    static const char lost[] =
+        "srun: error: Node failure on n6\n"
+        "slurmstepd-n1: error: *** JOB 100 ON n1 CANCELLED AT 2026-11-26T09:21:16 DUE TO NODE "
+        "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n";
+    static const char other[] = "slurmstepd-n1: error: *** JOB 100 ON n1 CANCELLED AT "
+                                "2026-11-26T09:21:16 DUE TO JOB REQUEUE ***\n";
+
+    requeued_with("", lost, "node-failed", "n6");
+    requeued_with(other, lost, "node-failed", "n6");
+    requeued_with("", strchr(lost, '\n') + 1, "node-failed", NULL); /* which one is not said */
+    requeued_with("", other, "preempted", NULL);
+    requeued_with(lost, other, "preempted", NULL); /* an earlier attempt's */
+    requeued_with(lost, "", "preempted", NULL);
+    requeued_with("", "*** JOB 1 ON n1 CANCELLED AT\n DUE TO NODE FAILURE", "preempted", NULL);
+    requeued_with("", "", "preempted", NULL);
+}
+
 /* Its own stderr, where that is a file, says why set-up failed. */
 static void test_finish_stderr_tail(void **state)
 {
@@ -839,6 +959,8 @@ int main(void)
         IN_RUN(test_finish_ranks_killed_by_plrun),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
+        IN_RUN(test_finish_stopped),
+        IN_RUN(test_finish_node_failure),
         IN_RUN(test_finish_stderr_tail),
         IN_RUN(test_program_values),
         IN_RUN(test_find_program),

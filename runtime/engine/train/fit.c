@@ -303,6 +303,8 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
         r = pl_comm_barrier(t->comm, err);
     if (r < 0)
         return r;
+    if (t->interrupted == SIGUSR1)
+        pl_rank_report_fact(t->report, "stopped", "USR1");
     if (path && t->interrupted == SIGUSR1 && pl_requeue(&own) < 0)
         pl_log_warn("train", "%s", pl_error_text(&own));
     return pl_error_set(err, -EINTR,

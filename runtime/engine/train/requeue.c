@@ -18,7 +18,7 @@ int pl_requeue(struct pl_error *err)
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     int r;
 
-    if (!job || !*job)
+    if (!job || !*job || pl_env_text(PL_ENV_PLUME_REQUEUE_ON))
         return 0;
     if (array && task)
         snprintf(id, sizeof(id), "%s_%s", array, task);

@@ -5,8 +5,8 @@
 
 #include "common/base/error.h"
 
-/* Runs `scontrol requeue` on $SLURM_JOB_ID, or on the array's task. Returns 1, 0 outside a job,
- * -errno if scontrol cannot be run or fails. */
+/* Runs `scontrol requeue` on $SLURM_JOB_ID, or on the array's task. Returns 1, 0 outside a job and
+ * where plsubmit --requeue-on decides, -errno if scontrol cannot be run or fails. */
 int pl_requeue(struct pl_error *err);
 
 #endif

@@ -496,6 +496,8 @@ void pl_hub_write_result(struct pl_hub *hub)
     add_objective(hub, result);
     if (find_fact(hub->doc, "finished"))
         json_object_set_new(result, "finished", json_true());
+    if (find_fact(hub->doc, "stopped"))
+        json_object_set(result, "stopped", find_fact(hub->doc, "stopped"));
     add_numbers(hub, result);
     add_left_out(hub, result);
     pl_hub_flush_log(hub);

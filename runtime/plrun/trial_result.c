@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+#include "common/base/fs.h"
+#include "common/base/tail.h"
+#include "common/proto/json.h"
+#include "common/run/cause.h"
+#include "runtime/plrun/trial_private.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define SAID_MAX (1 << 20) /* the end of the output that is searched for Slurm's words */
+
+int64_t pl_trial_stderr_start(const char *attempt_dir)
+{
+    _cleanup_free_ char *path = pl_strf("%s/claim", attempt_dir);
+    _cleanup_(json_decrefp) json_t *claim = NULL;
+    int64_t inode, bytes;
+    struct stat st;
+
+    if (!path || pl_json_load_file(path, PL_TRIAL_CLAIM_MAX, &claim, NULL) < 0 ||
+        fstat(2, &st) < 0 || pl_json_int(json_object_get(claim, "stderr"), "inode", &inode) < 0 ||
+        pl_json_int(json_object_get(claim, "stderr"), "bytes", &bytes) < 0)
+        return -1;
+    return inode == (int64_t)st.st_ino ? bytes : -1;
+}
+
+/* Sets the path of our stderr. False where it has none. */
+static bool stderr_path(char path[static PATH_MAX])
+{
+    ssize_t n = readlink("/proc/self/fd/2", path, PATH_MAX - 1);
+
+    path[PL_MAX(n, (ssize_t)0)] = '\0';
+    return n > 0;
+}
+
+char *pl_trial_stderr_tail(int64_t from)
+{
+    char path[PATH_MAX];
+
+    return stderr_path(path) ? pl_tail_file(path, from, 0) : NULL;
+}
+
+char *pl_trial_stderr_said(int64_t from)
+{
+    _cleanup_close_ int fd = -EBADF;
+    char path[PATH_MAX], *text;
+    struct stat st;
+    ssize_t n;
+
+    if (from < 0 || !stderr_path(path))
+        return NULL;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return NULL;
+    from = from <= st.st_size ? from : 0; /* cut off since: all of it is newer */
+    text = malloc(SAID_MAX + 1);
+    n = text ? pread(fd, text, SAID_MAX, PL_MAX(from, (int64_t)st.st_size - SAID_MAX)) : 0;
+    if (text)
+        text[PL_MAX(n, (ssize_t)0)] = '\0';
+    for (ssize_t i = 0; i < n; i++)
+        if (!text[i])
+            text[i] = ' ';
+    return text;
+}
+
+json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned attempt)
+{
+    json_t *result = NULL;
+    int64_t n;
+
+    if (pl_run_result_read(run, trial, &result, NULL, NULL) == 0 &&
+        pl_json_int(result, "attempt", &n) == 0 && n == (int64_t)attempt)
+        return result;
+    json_decref(result);
+    return NULL;
+}
+
+enum pl_trial_state pl_trial_result_state(const json_t *result)
+{
+    const char *name = pl_json_string(result, "state");
+    enum pl_trial_state state;
+
+    return name && pl_trial_state_parse(name, &state) == 0 ? state : PL_TRIAL_DONE;
+}
+
+/* True if the last "*** JOB 7 ON n1 CANCELLED AT TIME DUE TO NODE FAILURE, ..." is of a lost node.
+ */
+static bool says_node_failure(const char *text)
+{
+    const char *line = NULL, *due;
+
+    for (const char *s = text; s && (s = strstr(s, "*** JOB ")); s++)
+        line = s;
+    due = line ? strstr(line, " DUE TO ") : NULL;
+    return due && due < line + strcspn(line, "\n") && strncmp(due, " DUE TO NODE FAILURE", 20) == 0;
+}
+
+void pl_trial_settle_requeue(const struct pl_run *run,
+                             unsigned trial,
+                             json_t *result,
+                             enum pl_trial_state *state)
+{
+    static const char lost[] = "srun: error: Node failure on ";
+    _cleanup_free_ char *dir = NULL, *text = NULL;
+    int64_t attempt;
+    const char *name = NULL;
+    json_t *cause;
+
+    if (*state != PL_TRIAL_PREEMPTED || pl_json_int(result, "attempt", &attempt) < 0)
+        return;
+    dir = pl_run_attempt_path(run, trial, (unsigned)attempt, NULL);
+    text = dir ? pl_trial_stderr_said(pl_trial_stderr_start(dir)) : NULL;
+    if (!says_node_failure(text))
+        return;
+    for (const char *s = text; (s = strstr(s, lost)); s++)
+        name = s + strlen(lost);
+    cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_NODE), "confidence",
+                      pl_confidence_name(PL_CONFIDENCE_ASKED));
+    if (cause && name)
+        json_object_set_new(cause, "node", json_stringn(name, strcspn(name, " \n,")));
+    if (!cause || json_object_set_new(result, "cause", cause) < 0)
+        return;
+    *state = PL_TRIAL_NODE_FAILED;
+    pl_run_result_write(run, trial, *state, result, NULL);
+}
