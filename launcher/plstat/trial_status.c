@@ -109,6 +109,35 @@ static void set_lost(struct pl_trial_status *ts, const char *text)
                               text, "confidence", "inferred", "inferred", 1);
 }
 
+/* True if Slurm's answer has any record of the array. */
+static bool knows_array(const struct pl_slurm_jobs *jobs, int64_t array)
+{
+    for (size_t i = 0; i < jobs->n_jobs; i++)
+        if (!jobs->jobs[i].past && (jobs->jobs[i].array == array || jobs->jobs[i].id == array))
+            return true;
+    return false;
+}
+
+/* Slurm keeps no record, in its accounting neither, of a task that was taken out of a pending array
+ * by itself (scancel ARRAY_7). One that began has a record as long as most of its array. */
+static void set_missing(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
+{
+    if (ts->claimed) {
+        set_lost(ts, "Slurm does not know the job any more, and it wrote no result");
+        return;
+    }
+    if (!knows_array(jobs, ts->array)) {
+        set_lost(ts, "it never began, and Slurm has no record of its job any more");
+        return;
+    }
+    ts->state = PL_TRIAL_CANCELLED;
+    if (!ts->cause)
+        ts->cause = json_pack("{s:o, s:s, s:s, s:b}", "kind", kind_json(PL_CAUSE_CANCELLED), "text",
+                              "it never began, and Slurm has records of other tasks of its array "
+                              "only: it was probably cancelled while it waited",
+                              "confidence", "inferred", "inferred", 1);
+}
+
 /* True if a rank of the document has begun. */
 static bool any_started(const json_t *doc)
 {
@@ -223,7 +252,7 @@ resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs,
     else if (ts->slurm && (queued(ts, jobs) || strcmp(ts->slurm->state, "PENDING") != 0))
         ts->state = queued(ts, jobs) ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;
     else if (!ts->slurm && jobs->time_s > PL_MAX(submitted_s, ts->claim_s))
-        set_lost(ts, "Slurm does not know the job any more, and it wrote no result");
+        set_missing(ts, jobs);
 }
 
 /* For a trial that has ended: ranks without a recorded end are lost. If the end could not be

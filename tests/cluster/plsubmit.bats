@@ -539,12 +539,14 @@ C
 }
 
 @test "--wait notices trials that are gone without a result" {
-    submit --sbatch hold --grid a=1,2 true
+    submit --sbatch hold --grid a=1,2,3 true
+    scancel "${JOBS}_1" # of which Slurm keeps no record
     scancel "$JOBS"
     run -1 --separate-stderr timeout 60 plsubmit --resume "$RUN" --wait
-    [ "${lines[-1]}" = "$SWEEP: 0 of 2 trials done" ]
+    [ "${lines[-1]}" = "$SWEEP: 0 of 3 trials done" ]
     # They never began: Slurm tells how they ended.
-    [ "${stderr_lines[-1]}" = "trial 0 and 1 more cancelled: plstat why $SWEEP/0" ]
+    [ "${stderr_lines[-1]}" = "trial 0 and 2 more cancelled: plstat why $SWEEP/0" ]
+    [[ $(plstat why "$SWEEP/1") == *'CAUSE cancelled (inferred)'*'probably cancelled while it waited'* ]]
 }
 
 @test "--max-parallel is kept" {
