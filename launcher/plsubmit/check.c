@@ -218,10 +218,9 @@ check_limit(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_
                                    .account = spec->values[PL_SPEC_ACCOUNT].text,
                                    .partition = spec->values[PL_SPEC_PARTITION].text,
                                    .qos = spec->values[PL_SPEC_QOS].text};
-    struct pl_slurm_submit_limit limit;
+    struct pl_slurm_cap limit;
     struct pl_error err = {0};
     char partition[64], qos[64];
-    int64_t there;
 
     if (exceeds_slurm(c, n, site))
         return;
@@ -236,18 +235,18 @@ check_limit(struct checks *c, const struct pl_spec *spec, const struct pl_slurm_
     pl_slurm_site_partition(place.partition, "QoS", qos, sizeof(qos));
     place.partition = partition;
     place.partition_qos = strcmp(qos, "N/A") != 0 ? qos : NULL;
-    if (pl_slurm_submit_limit_ask(&place, &limit, &err) < 0 ||
-        (limit.most >= 0 && pl_slurm_count_jobs(&there, &err) < 0))
+    if (pl_slurm_caps_ask(&place, &limit, &err) < 0)
         add(c, true, "the limit of jobs is not known: %s", pl_error_text(&err));
     else if (limit.most < 0)
         add(c, true, "no MaxSubmitJobs or GrpSubmitJobs of this user, and none of the QOS");
     else
-        add(c, there + n <= limit.most,
+        add(c, limit.there + n <= limit.most,
             "%lld job%s of this sweep and %lld that %s there: Slurm takes %lld (%s)%s",
-            (long long)n, n == 1 ? "" : "s", (long long)there, there == 1 ? "is" : "are",
-            (long long)limit.most, limit.what,
-            there + n <= limit.most ? ""
-                                    : ": submit fewer at a time, as with --trials and --where");
+            (long long)n, n == 1 ? "" : "s", (long long)limit.there,
+            limit.there == 1 ? "is" : "are", (long long)limit.most, limit.what,
+            limit.there + n <= limit.most
+                ? ""
+                : ": submit fewer at a time, as with --trials and --where");
 }
 
 /* The small job of --on-end goes to the same partition, for which it may be too small. */

@@ -80,7 +80,8 @@ TXT
     [ "$(<"$run/trial-0000/attempt-0/rank-0.out")" = "0 first $run/trial-0000" ]
     [ "$(<"$run/trial-0000/attempt-1/rank-0.out")" = "1 error $run/trial-0000" ]
     [ "$(result once job)" = "$(job_of once)_0" ]
-    wait_for 60 test -e "$run/trial-0001/attempt-1/rank-0.out"
+    wait_for 60 test -s "$run/trial-0001/attempt-1/rank-0.out"
+    [ "$(<"$run/trial-0001/attempt-1/rank-0.out")" = "1 error $run/trial-0001" ]
     [ -e "$(run_of still)/failed/0000" ] # counted at its last end
     [[ $(plstat why "$(job_of saves)") == *'not requeued: --requeue-on allows 1 requeue'* ]]
     # A retry begins to count anew, and says so.

@@ -149,18 +149,18 @@ static void test_resolve_taken_from_its_array(void **state)
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
         struct pl_trial_status *ts = &cases[i];
-        _cleanup_(json_decrefp) json_t *doc =
-            json_pack("{s:f, s:[{s:i, s:I, s:s, s:s}]}", "time", (double)NOW, "jobs", "id", 1, "array",
-                      (json_int_t)(i < 2 ? ts->array : ts->array + 1), "tasks", "90-99", "state",
-                      "PENDING");
+        _cleanup_(json_decrefp) json_t *doc = json_pack(
+            "{s:f, s:[{s:i, s:I, s:s, s:s}]}", "time", (double)NOW, "jobs", "id", 1, "array",
+            (json_int_t)(i < 2 ? ts->array : ts->array + 1), "tasks", "90-99", "state", "PENDING");
         _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
 
         assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
         pl_trial_status_resolve(ts, jobs, NOW - 200);
         assert_string_equal(pl_trial_state_name(ts->state), states[i]);
         assert_true(json_is_true(json_object_get(ts->cause, "inferred")));
-        assert_non_null(strstr(pl_json_string(ts->cause, "text"),
-                               i == 0 ? "probably cancelled" : i == 1 ? "wrote no" : "never began"));
+        assert_non_null(strstr(pl_json_string(ts->cause, "text"), i == 0   ? "probably cancelled"
+                                                                  : i == 1 ? "wrote no"
+                                                                           : "never began"));
         pl_trial_status_finish(ts);
     }
 }
