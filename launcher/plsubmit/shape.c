@@ -244,7 +244,7 @@ int pl_shape_format(const struct pl_shape *s, struct pl_buf *ret)
                     : pl_buf_addf(&out, "%u rank%s per node", s->ranks_per_node,
                                   s->ranks_per_node == 1 ? "" : "s");
     else if (r == 0 && s->ranks)
-        r = out.len ? pl_buf_addf(&out, ", %u ranks in all", s->ranks)
+        r = out.len ? pl_buf_addf(&out, ", %u rank%s in all", s->ranks, s->ranks == 1 ? "" : "s")
                     : add_count(&out, s->ranks, "rank");
     if (r == 0)
         r = add_gpus(s, &out);

@@ -8,6 +8,7 @@
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/axes.h"
 #include "launcher/plsubmit/container.h"
+#include "launcher/plsubmit/hints.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/python_env.h"
 #include "launcher/plsubmit/sample.h"
@@ -453,5 +454,6 @@ int pl_spec_resolve(struct pl_spec *spec,
         return r;
     if (warn_name(spec) < 0 || warn_objective(spec) < 0 || warn_max_fail(spec) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    return check_metrics(spec, err);
+    r = check_metrics(spec, err);
+    return r == 0 ? pl_hints_add(spec, err) : r;
 }

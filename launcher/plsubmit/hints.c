@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/plsubmit/hints.h"
+#include "common/base/fs.h"
+#include "common/base/parse.h"
+
+#include <fcntl.h>
+#include <string.h>
+
+#define SIGNAL_LEAD_S 60 /* of sbatch --signal without a time */
+
+/* ---- the program ---- */
+
+/* True for a file that the kernel does not start, so that execvp() gives it to a shell: text
+ * without a #! line, or nothing. */
+static bool is_headless(const char *path)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    unsigned char head[4];
+    ssize_t n = fd >= 0 ? read(fd, head, sizeof(head)) : -1;
+
+    if (n >= 2 && head[0] == '#' && head[1] == '!')
+        return false;
+    for (ssize_t i = 0; i < n; i++)
+        if (head[i] >= 0x7f || (head[i] < ' ' && !strchr("\t\n\r", head[i])))
+            return false;
+    return n >= 0;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* True for the name of an interpreter of such files: "python3.11" for "train.py". */
+static bool interprets(const char *program, const char *file)
+{
+    static const struct {
+        const char *program, *ending;
+    } table[] = {
+        {"python", ".py"}, {"torchrun", ".py"}, {"bash", ".sh"},  {"sh", ".sh"},
+        {"perl", ".pl"},   {"Rscript", ".R"},   {"julia", ".jl"}, {"node", ".js"},
+    };
+    const char *dot = strrchr(file, '.');
+
+    for (size_t i = 0; i < PL_COUNT(table); i++) {
+        size_t len = strlen(table[i].program);
+
+        if (strncmp(program, table[i].program, len) == 0 &&
+            !program[len + strspn(program + len, "0123456789.")])
+            return dot && strcmp(dot, table[i].ending) == 0;
+    }
+    return false;
+}
+
+/* The script that an interpreter is to run, if it is not there; NULL: there is none, or it is not
+ * known: a set-up may change the folder. */
+static const char *missing_script(const struct pl_spec *spec)
+{
+    char *const *arg = spec->argv + 1;
+
+    if (spec->lists[PL_SPEC_SETUP] || spec->lists[PL_SPEC_LOAD] ||
+        spec->values[PL_SPEC_SNAPSHOT].text || spec->values[PL_SPEC_CONTAINER].text)
+        return NULL;
+    while (*arg && (*arg)[0] == '-' && strcmp(*arg, "-m") != 0 && strcmp(*arg, "-c") != 0)
+        arg++;
+    if (!*arg || (*arg)[0] == '-' || strchr(*arg, '{') ||
+        !interprets(base_name(spec->argv[0]), *arg) || access(*arg, F_OK) == 0)
+        return NULL;
+    return *arg;
+}
+
+static int hint_program(struct pl_spec *spec)
+{
+    const char *script = missing_script(spec);
+
+    if (script)
+        return pl_spec_warn(spec, "'%s' cannot run '%s': there is no such file here",
+                            base_name(spec->argv[0]), script);
+    if (!spec->values[PL_SPEC_CONTAINER].text && is_headless(spec->argv[0]))
+        return pl_spec_warn(spec,
+                            "program '%s' has no #! line, so that a shell runs it: name its "
+                            "interpreter, or begin the file with a line such as "
+                            "#!/usr/bin/env python3",
+                            spec->argv[0]);
+    return 0;
+}
+
+/* ---- options ---- */
+
+/* Slurm sends a signal at once that is due before the job starts. */
+static int hint_signal(struct pl_spec *spec)
+{
+    const char *text = spec->values[PL_SPEC_SIGNAL].text, *at = text ? strchr(text, '@') : NULL;
+    const char *time = spec->values[PL_SPEC_TIME].text;
+    int64_t lead_s = SIGNAL_LEAD_S;
+    uint64_t limit_s;
+
+    if (!text || !time || pl_parse_slurm_time(time, &limit_s, NULL) < 0 || limit_s == 0 ||
+        (at && pl_parse_int(at + 1, 0, INT32_MAX, &lead_s, NULL) < 0) || (uint64_t)lead_s < limit_s)
+        return 0;
+    return pl_spec_warn(spec,
+                        "--signal %s: a trial gets the signal as soon as it starts, since its "
+                        "--time %s is not longer",
+                        text, time);
+}
+
+/* regcomp() takes Python's \d for a d. */
+static int check_metric(const char *name, const char *regex, struct pl_error *err)
+{
+    for (const char *s = regex; (s = strchr(s, '\\')) && s[1]; s += 2)
+        if (s[1] == 'd' || s[1] == 'D')
+            return pl_error_set(err, -EINVAL,
+                                "--metric %s: '\\%c' has no meaning in a POSIX regular expression: "
+                                "write [%s0-9]",
+                                name, s[1], s[1] == 'D' ? "^" : "");
+    return 0;
+}
+
+int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; spec->metric_names && spec->metric_names[i] && r == 0; i++)
+        r = check_metric(spec->metric_names[i], spec->metric_regexes[i], err);
+    if (r < 0)
+        return r;
+    return hint_program(spec) < 0 || hint_signal(spec) < 0 ? pl_error_nomem(err) : 0;
+}

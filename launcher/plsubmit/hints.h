@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* Looks for options and programs that Slurm and the program take, and that surely do not do what
+ * they are for. */
+#ifndef PL_LAUNCHER_PLSUBMIT_HINTS_H
+#define PL_LAUNCHER_PLSUBMIT_HINTS_H
+
+#include "launcher/plsubmit/spec.h"
+
+/* Adds warnings to a resolved spec. -EINVAL (a --metric that can match nothing), -ENOMEM. */
+int pl_hints_add(struct pl_spec *spec, struct pl_error *err);
+
+#endif
