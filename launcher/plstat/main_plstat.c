@@ -149,13 +149,16 @@ static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
 {
     struct pl_near near = {.word = word};
     struct pl_target target;
+    struct pl_error why = {0};
 
-    if (pl_target_find(word, &target, NULL) == 0) {
+    if (pl_target_find(word, &target, &why) == 0) {
         pl_target_finish(&target);
         chosen = &any;
         ps->word = word;
         return 0;
     }
+    if (strstr(pl_error_text(&why), " has no trial ")) /* it is a sweep */
+        return pl_error_set(err, -EINVAL, "%s", pl_error_text(&why));
     for (size_t i = 1; i < PL_COUNT(commands); i++)
         pl_near_offer(&near, commands[i].name);
     if (near.best)

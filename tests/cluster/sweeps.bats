@@ -110,7 +110,7 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     scancel "$JOBS"
     wait "$waiter" && return 1
     [ "$(<err)" = "trial 0 and 2 more cancelled: plstat why $SWEEP/0
-trial 3 failed, exit code 4, rank 0 on $(awk -F'"' '/host/ { print $(NF - 3) }' "$RUN/trial-0003/attempt-1/claim"): plstat why $SWEEP/3" ] || { cat err; false; }
+trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RUN/trial-0003/attempt-1/claim"): plstat why $SWEEP/3" ] || { cat err; false; }
     run -0 plstat why "$SWEEP/1"
     [[ $output == "${JOBS}_1  $SWEEP/1  cancelled"*"attempt 1 (job ${first}_1) failed: "*': exit 2'*'CAUSE cancelled' ]]
     run -0 plstat --json why "$SWEEP/1"
