@@ -380,13 +380,13 @@ plume_read(struct plume_context *pl, const char *name, enum plume_what what, siz
     return pl->api->read(pl, name, what, n, ret);
 }
 
-/* Keeps a tensor of training_step under a name (as pl_hparam names; no parameter's or buffer's), so
- * that plume_read() can read its value, and its gradient: in on_after_backward and later, until the
- * next training_step. Returns what the step goes on with in the tensor's place: a gradient comes
- * from there. With dp and ddp2 plume_read() reads the parts one after another, which is the whole
- * along dimension 0. In other hooks, and with --tensor-parallel, nothing is kept and the tensor
- * itself is returned; with strategy pipeline and on XLA devices it cannot be read: -ENOTSUP. Costs
- * two copies. */
+/* Keeps a tensor of training_step under a name (letters, digits and _.-; no parameter's or
+ * buffer's), so that plume_read() can read its value, and its gradient: in on_after_backward and
+ * later, until the next training_step. Returns what the step goes on with in the tensor's place: a
+ * gradient comes from there. With dp and ddp2 plume_read() reads the parts one after another, which
+ * is the whole along dimension 0. In other hooks, and with --tensor-parallel, nothing is kept and
+ * the tensor itself is returned; with strategy pipeline and on XLA devices it cannot be read:
+ * -ENOTSUP. Costs two copies. */
 static inline plume_tensor *plume_keep(struct plume_context *pl, const char *name, plume_tensor *t)
 {
     return pl->api->keep(pl, name, t);
@@ -473,11 +473,11 @@ static inline int plume_fail(struct plume_context *pl, int code, const char *tex
     return pl->api->fail(pl, code, text);
 }
 
-/* Logs a one-element tensor under a name (as pl_hparam names). The reported value is sum(value *
- * factor) / sum(weight) over all batches and ranks: for a mean over n rows pass (n, n), for a count
- * among n rows (1, n). Only in steps and *_step_end. In training it is reported with the loss, as
- * "train_NAME", every --log-every steps: over the batches of that optimizer step on rank 0 only, so
- * it must not control training. */
+/* Logs a one-element tensor under a name (letters, digits and _.-). The reported value is sum(value
+ * * factor) / sum(weight) over all batches and ranks: for a mean over n rows pass (n, n), for a
+ * count among n rows (1, n). Only in steps and *_step_end. In training it is reported with the
+ * loss, as "train_NAME", every --log-every steps: over the batches of that optimizer step on rank 0
+ * only, so it must not control training. */
 static inline void plume_log(
     struct plume_context *pl, const char *name, plume_tensor *value, double factor, double weight)
 {
@@ -510,8 +510,8 @@ plume_add_group(struct plume_context *pl, struct plume_optimizer *optimizer, con
     return pl->api->add_group(pl, optimizer, pattern);
 }
 
-/* Passes a tensor of a step to its *_step_end, under a name (as pl_hparam names; at most 8). Only
- * in the step; each part of a batch passes the same names. */
+/* Passes a tensor of a step to its *_step_end, under a name (letters, digits and _.-; at most 8).
+ * Only in the step; each part of a batch passes the same names. */
 static inline void plume_output(struct plume_context *pl, const char *name, plume_tensor *value)
 {
     pl->api->dist->output(pl, name, value);
@@ -540,8 +540,8 @@ static inline plume_tensor *plume_part(struct plume_context *pl,
     return pl->api->dist->part(pl, outputs, name, part);
 }
 
-/* Puts n bytes into the checkpoint, under a name (as pl_hparam names). Only in on_save_checkpoint.
- * Returns 0 or a negative errno. */
+/* Puts n bytes into the checkpoint, under a name (letters, digits and _.-). Only in
+ * on_save_checkpoint. Returns 0 or a negative errno. */
 static inline int
 plume_save(struct plume_context *pl, const char *name, const void *bytes, size_t n)
 {

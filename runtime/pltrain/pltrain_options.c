@@ -177,9 +177,8 @@ static const struct pl_option options[] = {
      "never moves)",
      CALL(set_balance)},
     {"accelerator", 0, "KIND", NULL,
-     "auto (default: a GPU that was measured and passes a short test, else the CPU; none was "
-     "measured yet), cpu, gpu (NVIDIA; not yet tried on a real GPU) or tpu (not yet tried on a "
-     "real TPU)",
+     "auto (default: a GPU that was measured, so far an NVIDIA H100, and passes a short test; else "
+     "the CPU), cpu, gpu (NVIDIA) or tpu (not yet tried on a real TPU)",
      CALL(set_accelerator)},
     {"pjrt-plugin", 0, "FILE", NULL,
      "as --accelerator tpu, with this plugin of PJRT in place of libtpu.so", CALL(set_pjrt_plugin)},
