@@ -5,7 +5,10 @@
 #ifndef PL_KERNELS_ARGS_OPTIM_H
 #define PL_KERNELS_ARGS_OPTIM_H
 
+#include "kernels/anywhere.h"
 #include "kernels/half.h"
+
+#include <math.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,10 +17,12 @@
 /* Common arguments of the updates. n elements. The effective gradient is grad * factor, clamped to
  * [-clip, clip] (INFINITY = not clamped); grad itself is not changed. With half != PL_HALF_NONE
  * (f32 tables only) the new parameter is also written, rounded, to copy; with `rounded` param
- * itself becomes that rounded number: then copy is the parameter, and param its image in f32. */
+ * itself becomes that rounded number: then copy is the parameter, and param its image in f32.
+ * factor_at: where an earlier kernel has left the factor; NULL: it is `factor`. */
 struct pl_update {
     size_t n;
     double factor, clip;
+    const double *factor_at;
     const void *grad;
     void *param;
     enum pl_half half;
@@ -69,14 +74,25 @@ struct pl_adagrad_args {
 
 /* grad = grad * scale; then the sum of its squares in f64, and a flag: all are finite. Order of the
  * sum: chunks of pl_grad_stats_chunk(n) elements; in a chunk, element i adds to lane i % 16; lanes
- * are added 8 + 8, 4 + 4, 2 + 2, 1 + 1; chunks in order. */
+ * are added 8 + 8, 4 + 4, 2 + 2, 1 + 1; chunks in order. total: not NULL: the sum is added to it,
+ * too, and *ret_factor becomes pl_clip_to(limit, its root). */
 struct pl_grad_stats_args {
     size_t n;
-    double scale;
+    double scale, limit;
+    double *total, *ret_factor;
     void *grad;
     double *ret_squares;
     bool *ret_finite;
 };
+
+/* The factor that clips gradients of this norm to a limit above 0, as torch.nn.utils'
+ * clip_grad_norm_. A NaN norm makes a NaN factor, so that it shows in the parameters. */
+PL_ANYWHERE static inline double pl_clip_to(double limit, double norm)
+{
+    double factor = limit / (norm + 1e-6);
+
+    return !(factor >= 1) ? factor : 1;
+}
 
 #define PL_GRAD_STATS_CHUNKS 1024
 #define PL_GRAD_STATS_LANES 16

@@ -52,5 +52,9 @@ void PL_CPU(grad_stats)(const struct pl_grad_stats_args *a)
     for (size_t i = 0; i * s.chunk < a->n; i++)
         squares += s.squares[i];
     *a->ret_squares = squares;
+    if (a->total) {
+        *a->total += squares;
+        *a->ret_factor = pl_clip_to(a->limit, sqrt(*a->total));
+    }
     *a->ret_finite = isfinite(squares);
 }

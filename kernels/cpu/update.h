@@ -18,7 +18,7 @@ static inline const float *
 update_grads(const struct pl_update *u, size_t begin, size_t n, float *restrict buf)
 {
     const float *restrict grad = (const float *)u->grad + begin;
-    float factor = (float)u->factor, clip = (float)u->clip;
+    float factor = (float)(u->factor_at ? *u->factor_at : u->factor), clip = (float)u->clip;
 
     if (factor == 1 && isinf(clip))
         return grad;

@@ -56,8 +56,10 @@ __global__ void __launch_bounds__(THREADS) grad_stats_kernel(
     }
 }
 
-__global__ void __launch_bounds__(THREADS) grad_stats_whole(
-    size_t chunks, const double *squares, const unsigned *bad, double *ret, bool *fine)
+__global__ void __launch_bounds__(THREADS) grad_stats_whole(size_t chunks,
+                                                            const double *squares,
+                                                            const unsigned *bad,
+                                                            struct pl_grad_stats_args a)
 {
     PL_SHARED(double, of_chunk, [PL_GRAD_STATS_CHUNKS]);
     double sum = 0;
@@ -72,8 +74,12 @@ __global__ void __launch_bounds__(THREADS) grad_stats_whole(
         return;
     for (size_t i = 0; i < chunks; i++)
         sum += of_chunk[i];
-    *ret = sum;
-    *fine = !any;
+    *a.ret_squares = sum;
+    *a.ret_finite = !any;
+    if (a.total) {
+        *a.total += sum;
+        *a.ret_factor = pl_clip_to(a.limit, sqrt(*a.total));
+    }
 }
 
 } // namespace
@@ -89,7 +95,7 @@ template <class T> void grad_stats(const struct pl_grad_stats_args *a)
     if (chunks)
         PL_LAUNCH((grad_stats_kernel<T>), chunks, THREADS, 0, a->n, chunk, (real<T>)a->scale,
                   (T *)a->grad, squares, bad);
-    PL_LAUNCH(grad_stats_whole, 1, THREADS, 0, chunks, squares, bad, a->ret_squares, a->ret_finite);
+    PL_LAUNCH(grad_stats_whole, 1, THREADS, 0, chunks, squares, bad, *a);
 }
 
 PL_CUDA_DEFINE(grad_stats, grad_stats);

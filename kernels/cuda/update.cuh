@@ -25,6 +25,7 @@ template <class R> __device__ __forceinline__ R lerp_to(R from, R to, R weight)
 template <class T, int N> struct update_of {
     size_t n;
     real<T> factor, clip;
+    const double *factor_at;
     const T *grad;
     T *param;
     enum pl_half half;
@@ -32,9 +33,9 @@ template <class T, int N> struct update_of {
     uint16_t *copy;
     T *state[N ? N : 1];
 
-    __device__ __forceinline__ real<T> gradient(T raw) const
+    __device__ __forceinline__ real<T> gradient(T raw, real<T> by) const
     {
-        real<T> g = widen_one(raw) * factor;
+        real<T> g = widen_one(raw) * by;
 
         if (g > clip)
             return clip;
@@ -62,7 +63,7 @@ static __global__ void __launch_bounds__(PL_UPDATE_THREADS) update_kernel(update
     const size_t per = pack<T>::size;
     size_t thread = (size_t)blockIdx.x * PL_UPDATE_THREADS + threadIdx.x;
     size_t at = PACKED ? thread * per : thread, end = PACKED ? u.n : at + 1;
-    real<T> x[N ? N : 1];
+    real<T> factor = u.factor_at ? (real<T>)*u.factor_at : u.factor, x[N ? N : 1];
 
     if (PACKED && at + per <= u.n) {
         pack<T> grad = load_pack(u.grad, at), param = load_pack(u.param, at), state[N ? N : 1];
@@ -74,8 +75,9 @@ static __global__ void __launch_bounds__(PL_UPDATE_THREADS) update_kernel(update
         for (size_t i = 0; i < per; i++) {
             for (int j = 0; j < N; j++)
                 x[j] = widen_one(state[j].of[i]);
-            store(param.of, i,
-                  u.kept(f(widen_one(param.of[i]), u.gradient(grad.of[i]), x), &copy.of[i]));
+            store(
+                param.of, i,
+                u.kept(f(widen_one(param.of[i]), u.gradient(grad.of[i], factor), x), &copy.of[i]));
             for (int j = 0; j < N; j++)
                 store(state[j].of, i, x[j]);
         }
@@ -90,7 +92,8 @@ static __global__ void __launch_bounds__(PL_UPDATE_THREADS) update_kernel(update
         for (int j = 0; j < N; j++)
             x[j] = load(u.state[j], i);
         store(u.param, i,
-              u.kept(f(load(u.param, i), u.gradient(u.grad[i]), x), u.copy ? &u.copy[i] : NULL));
+              u.kept(f(load(u.param, i), u.gradient(u.grad[i], factor), x),
+                     u.copy ? &u.copy[i] : NULL));
         for (int j = 0; j < N; j++)
             store(u.state[j], i, x[j]);
     }
@@ -101,15 +104,9 @@ static __global__ void __launch_bounds__(PL_UPDATE_THREADS) update_kernel(update
 template <class T, int N, class F>
 static void update_all(const struct pl_update &a, void *const *state, const F &f)
 {
-    update_of<T, N> u = {a.n,
-                         (real<T>)a.factor,
-                         (real<T>)a.clip,
-                         (const T *)a.grad,
-                         (T *)a.param,
-                         a.half,
-                         a.rounded,
-                         a.copy,
-                         {}};
+    update_of<T, N> u = {
+        a.n,    (real<T>)a.factor, (real<T>)a.clip, a.factor_at, (const T *)a.grad, (T *)a.param,
+        a.half, a.rounded,         a.copy,          {}};
     bool packed =
         packable(a.grad) && packable(a.param) && (uintptr_t)a.copy % sizeof(halves<T>) == 0;
 

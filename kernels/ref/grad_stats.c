@@ -27,5 +27,9 @@ void PL_REF(grad_stats)(const struct pl_grad_stats_args *a)
     for (size_t begin = 0; begin < a->n; begin += chunk)
         squares += chunk_squares(grad + begin, a->n - begin < chunk ? a->n - begin : chunk);
     *a->ret_squares = squares;
+    if (a->total) {
+        *a->total += squares;
+        *a->ret_factor = pl_clip_to(a->limit, sqrt(*a->total));
+    }
     *a->ret_finite = finite;
 }

@@ -7,7 +7,8 @@
 
 static inline real update_grad(const struct pl_update *u, size_t k)
 {
-    real g = ((const real *)u->grad)[k] * (real)u->factor, clip = (real)u->clip;
+    real factor = (real)(u->factor_at ? *u->factor_at : u->factor), clip = (real)u->clip;
+    real g = ((const real *)u->grad)[k] * factor;
 
     if (g > clip)
         return clip;

@@ -23,7 +23,7 @@ by_nccl() {
 }
 
 @test "gradients are added up by NCCL" {
-    by_nccl 2 "${SHORT[@]}" mlp
+    by_nccl 2 "${SHORT[@]}" --clip 0.1 mlp
     by_nccl 3 "${SHORT[@]}" cnn --batch_size 8
     by_nccl 2 "${SHORT[@]}" --strategy horovod contrastive
     by_nccl 2 "${SHORT[@]}" --precision 64 --accumulate 2 contrastive

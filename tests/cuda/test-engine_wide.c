@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Weights in 16 bits that are not cast in each step, and their gradients, which products write in
  * f32 (`lends_all` and `wide_grads` of a tape), on a device of the emulated CUDA kernels: against
- * casts, which round to 16 bits on the way. And the copies of parameters in 16 bits. */
+ * casts, which round to 16 bits on the way. And what the optimizers do on a GPU alone: copies of
+ * the parameters in 16 bits, and clipping that waits for nobody. */
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/params/halves.h"
 #include "runtime/engine/tape/tape_private.h"
@@ -264,11 +265,87 @@ static void test_the_update_writes_16_bits(void **state)
     pl_comm_destroy(comm);
 }
 
+static unsigned downloads;
+
+static int counted_download(
+    struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
+{
+    downloads++;
+    return pl_device_cpu()->ops->download(dev, to, from, bytes, err);
+}
+
+/* The values after three steps with clipping; norms: as the host finds them, or NULL. */
+static void clipped(double limit, bool nan, double *norms, float *ret, size_t n)
+{
+    static const struct plume_optimizer options = {
+        .struct_size = sizeof(options), .kind = PLUME_SGD, .lr = 0.1, .momentum = 0.9};
+    const struct pl_clip_rule clip = {PL_CLIP_NORM, limit};
+    const struct pl_kernels *kernels = pl_kernels_cuda(PL_REAL_F32);
+    struct pl_world world = {.size = 1, .local_size = 1};
+    struct pl_device *dev = fake_device();
+    const struct pl_device_ops *usual = dev->ops;
+    struct pl_device_ops ops = *usual;
+    struct pl_optimizers_result result;
+    struct pl_optimizers o;
+    struct pl_params params;
+    struct pl_tape tape;
+    struct pl_comm *comm;
+    plume_tensor *t;
+    struct pl_rng rng;
+
+    ops.download = counted_download;
+    dev->ops = &ops;
+    pl_rng_init(&rng, 3, 4);
+    assert_int_equal(pl_comm_create(&world, NULL, &comm, NULL), 0);
+    pl_params_init(&params, dev, PL_REAL_F32);
+    assert_int_equal(pl_params_declare(&params, "w", PLUME_INIT_ZERO, 1, (size_t[]){n}, &t, NULL),
+                     0);
+    pl_tape_init(&tape, dev, PL_REAL_F32, true);
+    assert_int_equal(pl_params_layout(&params, &tape, comm, NULL), 0);
+    assert_int_equal(pl_optimizers_init(&o, &params, &options, 1, NULL), 0);
+    downloads = 0;
+    for (int step = 0; step < 3; step++) {
+        for (size_t i = 0; i < n; i++)
+            ((float *)t->grad)[i] = nan && step == 2 ? NAN : (float)pl_rng_normal(&rng);
+        assert_int_equal(pl_optimizers_step(&o, kernels, &clip, NULL, norms ? &result : NULL, NULL),
+                         0);
+        if (norms)
+            norms[step] = result.norm;
+    }
+    assert_int_equal(downloads > 0, norms != NULL);
+    memcpy(ret, t->data, n * sizeof(float));
+    pl_optimizers_finish(&o);
+    pl_tape_finish(&tape);
+    pl_params_finish(&params);
+    pl_comm_destroy(comm);
+    dev->ops = usual;
+}
+
+/* The device clips as the host does, to the bit, and the host does not wait for it. */
+static void test_clipping_waits_for_nobody(void **state)
+{
+    static float host[40000], device[40000];
+    static const size_t sizes[] = {1, 77, 40000};
+
+    for (size_t i = 0; i < PL_COUNT(sizes); i++)
+        for (unsigned how = 0; how < 3; how++) {
+            size_t n = sizes[i];
+            double norms[3];
+
+            clipped(how == 1 ? 1e6 : 0.25, how == 2, norms, host, n);
+            assert_true(how == 2 ? isnan(norms[2]) : norms[2] > 0);
+            clipped(how == 1 ? 1e6 : 0.25, how == 2, NULL, device, n);
+            assert_memory_equal(host, device, n * sizeof(float));
+            assert_int_equal(isnan(device[0]), how == 2);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_in_f32_and_lent_weights),
         cmocka_unit_test(test_the_update_writes_16_bits),
+        cmocka_unit_test(test_clipping_waits_for_nobody),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

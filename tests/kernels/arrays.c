@@ -387,7 +387,8 @@ ARRAYS_DECLARE(one_hot)
 #define UPDATE()                                                                                   \
     IN(update.grad, a->update.n);                                                                  \
     KEPT(update.param, a->update.n);                                                               \
-    RAW(update.copy, a->update.n, "")
+    RAW(update.copy, a->update.n, "");                                                             \
+    RAW(update.factor_at, 1, NULL)
 
 ARRAYS_DECLARE(sgd)
 {
@@ -416,4 +417,5 @@ ARRAYS_DECLARE(adagrad)
 ARRAYS_DECLARE(grad_stats)
 {
     KEPT(grad, a->n), RAW(ret_squares, 1, ""), RAW(ret_finite, 1, "");
+    RAW(total, 1, NULL), RAW(ret_factor, 1, "");
 }

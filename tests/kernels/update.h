@@ -15,10 +15,12 @@ static inline void update_setup(struct update_case *c, size_t n, enum fill fill)
 {
     float *param = check_floats(n, fill), *grad = check_floats(n, fill);
     float *copy = check_floats((n + 1) / 2, FILL_ZERO);
+    double *factor = check_doubles(1);
 
     c->ref = (struct pl_update){
         .n = n,
         .factor = check_random(2) ? 0.3 : 1,
+        .factor_at = check_random(2) ? factor : NULL,
         .clip = check_random(2) ? 0.25 : INFINITY,
         .grad = grad,
         .param = param,

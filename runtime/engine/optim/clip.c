@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optim/clip.h"
+#include "kernels/kernels.h"
 
 #include <math.h>
 
@@ -10,10 +11,7 @@ bool pl_clip_wants_norm(const struct pl_clip_rule *clip)
 
 double pl_clip_factor(const struct pl_clip_rule *clip, double norm)
 {
-    double factor = clip->limit / (norm + 1e-6);
-
-    /* A NaN norm makes a NaN factor, so that it shows in the parameters. */
-    return pl_clip_wants_norm(clip) && !(factor >= 1) ? factor : 1;
+    return pl_clip_wants_norm(clip) ? pl_clip_to(clip->limit, norm) : 1;
 }
 
 double pl_clip_value(const struct pl_clip_rule *clip)

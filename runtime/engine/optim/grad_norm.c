@@ -35,6 +35,7 @@ measured_at(const struct pl_optimizers *all, const struct pl_optimizer_range *ra
 int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
 {
     size_t n = 0;
+    int r;
 
     for (size_t i = 0; i < all->n; i++)
         for (size_t k = 0; k < all->list[i].n_ranges; k++) {
@@ -44,18 +45,21 @@ int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
                  at += measured_at(all, range, at))
                 n++;
         }
-    return pl_device_alloc(all->params->dev, (n + 1) * sizeof(*all->stats), "optimizers' state",
-                           (void **)&all->stats, err);
+    r = pl_device_alloc(all->params->dev, n * sizeof(*all->stats) + 2 * sizeof(*all->clip),
+                        "optimizers' state", (void **)&all->stats, err);
+    if (r == 0)
+        all->clip = (double *)(all->stats + n);
+    return r;
 }
 
-/* Multiplies the gradients by scale and maps their statistics. */
-static int measure(const struct pl_optimizers *all,
-                   size_t first,
-                   size_t n,
-                   const struct pl_kernels *kernels,
-                   double scale,
-                   struct pl_device_map *ret,
-                   struct pl_error *err)
+/* Multiplies the gradients by scale and takes their statistics. limit: not 0: the kernels also find
+ * the factor that clips by all of them. Returns the end of the statistics. */
+static struct pl_range_stats *take(const struct pl_optimizers *all,
+                                   size_t first,
+                                   size_t n,
+                                   const struct pl_kernels *kernels,
+                                   double scale,
+                                   double limit)
 {
     struct pl_range_stats *stats = all->stats;
 
@@ -70,13 +74,46 @@ static int measure(const struct pl_optimizers *all,
                     .n = count,
                     .scale = scale,
                     .grad = pl_params_grad(all->params, from),
+                    .limit = limit,
+                    .total = limit > 0 ? &all->clip[0] : NULL,
+                    .ret_factor = limit > 0 ? &all->clip[1] : NULL,
                     .ret_squares = &stats->squares,
                     .ret_finite = &stats->finite,
                 });
             }
         }
-    return pl_device_map(all->params->dev, all->stats,
-                         (size_t)(stats - all->stats) * sizeof(*stats), PL_DEVICE_READ, ret, err);
+    return stats;
+}
+
+/* The same, and maps them. */
+static int measure(const struct pl_optimizers *all,
+                   size_t first,
+                   size_t n,
+                   const struct pl_kernels *kernels,
+                   double scale,
+                   struct pl_device_map *ret,
+                   struct pl_error *err)
+{
+    struct pl_range_stats *end = take(all, first, n, kernels, scale, 0);
+
+    return pl_device_map(all->params->dev, all->stats, (size_t)(end - all->stats) * sizeof(*end),
+                         PL_DEVICE_READ, ret, err);
+}
+
+bool pl_grad_clips_on_device(const struct pl_optimizers *optimizers, size_t n)
+{
+    return n == 1 && !optimizers->params->dev->ops->host && !optimizers->by_blocks &&
+           !optimizers->params->peers && !(optimizers->comm && optimizers->comm->size > 1);
+}
+
+const double *pl_grad_clip(const struct pl_optimizers *optimizers,
+                           size_t optimizer,
+                           const struct pl_kernels *kernels,
+                           double limit)
+{
+    pl_device_zero(optimizers->params->dev, optimizers->clip, sizeof(*optimizers->clip));
+    (void)take(optimizers, optimizer, 1, kernels, 1, limit);
+    return &optimizers->clip[1];
 }
 
 /* The place of element `at` among the sums of its range, and the number of these. */

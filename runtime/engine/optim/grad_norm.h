@@ -24,4 +24,15 @@ int pl_grad_norm(struct pl_optimizers *optimizers,
                  double *ret_all,
                  struct pl_error *err);
 
+/* True if a step of n optimizers can clip by norm without the host: the gradients are on a device,
+ * and no other rank has a part of them. */
+bool pl_grad_clips_on_device(const struct pl_optimizers *optimizers, size_t n);
+
+/* Then the device finds the factor for an optimizer's gradients, and nobody waits for it. Returns
+ * its address there. */
+const double *pl_grad_clip(const struct pl_optimizers *optimizers,
+                           size_t optimizer,
+                           const struct pl_kernels *kernels,
+                           double limit);
+
 #endif

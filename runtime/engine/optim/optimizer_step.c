@@ -4,7 +4,8 @@
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/params/halves.h"
 
-/* Updates the own elements of [from, to) of a range, whose parameters have the same step number. */
+/* Updates the own elements of [from, to) of a range, whose parameters have the same step number.
+ * how: what all updates of the step have in common. */
 static void update_part(const struct pl_optimizers *all,
                         const struct pl_optimizer *o,
                         const struct pl_optimizer_range *range,
@@ -12,8 +13,7 @@ static void update_part(const struct pl_optimizers *all,
                         size_t to,
                         uint64_t step,
                         const struct pl_kernels *kernels,
-                        double factor,
-                        double clip)
+                        const struct pl_update *how)
 {
     const struct pl_params *params = all->params;
     const struct plume_optimizer *options = &o->options;
@@ -24,19 +24,15 @@ static void update_part(const struct pl_optimizers *all,
     void *slot[PL_OPTIMIZER_SLOTS];
     size_t begin = PL_MAX(from, range->own), end = PL_MIN(to, range->own + range->own_count);
     size_t state = range->state + begin - range->own;
-    struct pl_update update;
+    struct pl_update update = *how;
 
     if (begin >= end)
         return;
-    update = (struct pl_update){
-        .n = end - begin,
-        .factor = factor,
-        .clip = clip,
-        .grad = pl_params_grad(params, begin),
-        .param = pl_params_value(params, begin),
-        .half = pl_halves_type(params),
-        .copy = params->halves ? params->halves + begin : NULL,
-    };
+    update.n = end - begin;
+    update.grad = pl_params_grad(params, begin);
+    update.param = pl_params_value(params, begin);
+    update.half = pl_halves_type(params);
+    update.copy = params->halves ? params->halves + begin : NULL;
     for (size_t i = 0; i < PL_OPTIMIZER_SLOTS; i++)
         slot[i] = pl_optimizer_slot_at(params, o, i, state);
     switch (options->kind) {
@@ -95,8 +91,7 @@ static void update_range(const struct pl_optimizers *all,
                          const struct pl_optimizer *o,
                          const struct pl_optimizer_range *range,
                          const struct pl_kernels *kernels,
-                         double factor,
-                         double clip)
+                         const struct pl_update *how)
 {
     struct pl_param *const *list = all->params->order;
     size_t end = range->first + range->n, next;
@@ -111,7 +106,7 @@ static void update_range(const struct pl_optimizers *all,
             next++;
         update_part(all, o, range, list[i]->offset,
                     next < end ? list[next]->offset : range->offset + range->count,
-                    o->steps - list[i]->missed, kernels, factor, clip);
+                    o->steps - list[i]->missed, kernels, how);
     }
 }
 
@@ -137,16 +132,19 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
     bool scaled = scaler && scaler->enabled;
     struct pl_optimizers_result result = {.measured = scaled || pl_clip_wants_norm(clip)};
     bool finite[PL_OPTIMIZERS_MAX];
-    double factor = 1, norm = 0;
+    struct pl_update how = {.factor = 1, .clip = pl_clip_value(clip)};
+    double norm = 0;
     int r;
 
     pl_device_enter(optimizers->params->dev);
-    if (result.measured) {
+    if (result.measured && !scaled && !ret && pl_grad_clips_on_device(optimizers, n)) {
+        how.factor_at = pl_grad_clip(optimizers, first, kernels, clip->limit);
+    } else if (result.measured) {
         r = pl_grad_norm(optimizers, first, n, kernels, scaled ? 1.0 / (double)scaler->scale : 1,
                          scaled, finite, &norm, &result.norm, err);
         if (r < 0)
             return r;
-        factor = pl_clip_factor(clip, norm);
+        how.factor = pl_clip_factor(clip, norm);
     }
     for (size_t i = 0; i < n; i++) {
         struct pl_optimizer *o = &optimizers->list[first + i];
@@ -157,7 +155,7 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
         }
         o->steps++;
         for (size_t k = 0; k < o->n_ranges; k++)
-            update_range(optimizers, o, &o->ranges[k], kernels, factor, pl_clip_value(clip));
+            update_range(optimizers, o, &o->ranges[k], kernels, &how);
     }
     if (scaler)
         pl_scaler_update(scaler, result.skipped);
