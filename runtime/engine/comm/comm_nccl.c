@@ -542,6 +542,26 @@ static int done_or_destroy(struct nccl *n, int r, struct pl_comm **ret)
     return r;
 }
 
+int pl_comm_nccl_begin(struct pl_comm *host,
+                       const struct pl_nccl_table *table,
+                       void *compute,
+                       unsigned limit_ms,
+                       struct pl_comm **ret,
+                       struct pl_error *err)
+{
+    struct nccl *n = NULL;
+    int r = new_nccl(host, table, compute, limit_ms, &n, err);
+
+    if (r == 0)
+        r = init_nccl(n, host, err);
+    return done_or_destroy(n, r, ret);
+}
+
+int pl_comm_nccl_connect(struct pl_comm *comm, struct pl_error *err)
+{
+    return wait_connected((struct nccl *)comm, err);
+}
+
 int pl_comm_nccl_create(struct pl_comm *host,
                         const struct pl_nccl_table *table,
                         void *compute,
@@ -549,14 +569,12 @@ int pl_comm_nccl_create(struct pl_comm *host,
                         struct pl_comm **ret,
                         struct pl_error *err)
 {
-    struct nccl *n = NULL;
-    int r = new_nccl(host, table, compute, limit_ms, &n, err);
+    struct pl_comm *comm = NULL;
+    int r = pl_comm_nccl_begin(host, table, compute, limit_ms, &comm, err);
 
     if (r == 0)
-        r = init_nccl(n, host, err);
-    if (r == 0)
-        r = wait_connected(n, err);
-    return done_or_destroy(n, r, ret);
+        r = pl_comm_nccl_connect(comm, err);
+    return done_or_destroy((struct nccl *)comm, r, ret);
 }
 
 int pl_comm_nccl_split(struct pl_comm *comm,

@@ -28,6 +28,16 @@ int pl_comm_nccl_create(struct pl_comm *host,
                         struct pl_comm **ret,
                         struct pl_error *err);
 
+/* The same in two calls, between which NCCL connects in threads of its own (about a second) while
+ * the caller does something else. limit_ms counts from the second call. */
+int pl_comm_nccl_begin(struct pl_comm *host,
+                       const struct pl_nccl_table *table,
+                       void *compute,
+                       unsigned limit_ms,
+                       struct pl_comm **ret,
+                       struct pl_error *err);
+int pl_comm_nccl_connect(struct pl_comm *comm, struct pl_error *err);
+
 /* Makes a sub-communicator. part: pl_comm_split() of the host's communicator with the same color
  * and key; NULL with a negative color, then *ret is NULL. Collective over comm, which stays. */
 int pl_comm_nccl_split(struct pl_comm *comm,

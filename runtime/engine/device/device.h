@@ -63,10 +63,11 @@ struct pl_device {
     char unit[64];  /* unique identity of the card; "" on the CPU */
 };
 
-/* Numerical options of a device; all false is the default. */
+/* Options of a device; all false is the default. */
 struct pl_device_options {
     bool tf32;          /* products of f32 may round their factors to tf32 */
     bool deterministic; /* the same bits each time, even if that is slower */
+    bool untimed;       /* for a few small products: the library's first choice is taken */
 };
 
 struct pl_device_graph; /* defined by the backend */

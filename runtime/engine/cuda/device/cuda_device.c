@@ -142,7 +142,8 @@ static int open_libraries(struct pl_cuda_device *d,
     struct pl_device_about about;
     char what[sizeof(about.name) + sizeof(about.versions) + 2];
     struct pl_cublaslt_timing timing = {.what = what, .now_ns = pl_now_ns};
-    bool timed = !options->deterministic && pl_cuda_about(d->base.index, &about, NULL) == 0;
+    bool timed = !options->deterministic && !options->untimed &&
+                 pl_cuda_about(d->base.index, &about, NULL) == 0;
     int r;
 
     if (timed)

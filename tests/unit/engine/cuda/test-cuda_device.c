@@ -419,22 +419,30 @@ static void test_a_copy_between_devices_that_fails_is_told_by_both(void **state)
     }
 }
 
+/* c = a b, which is a. */
+static const float product_a[4] = {1, 2, 3, 4}, product_b[4] = {1, 0, 0, 1};
+
+static struct pl_matmul_args product_to(float c[4])
+{
+    return (struct pl_matmul_args){.batch = 1,
+                                   .m = 2,
+                                   .n = 2,
+                                   .k = 2,
+                                   .a_row = 2,
+                                   .b_row = 2,
+                                   .c_row = 2,
+                                   .scale = 1,
+                                   .a = product_a,
+                                   .b = product_b,
+                                   .c = c};
+}
+
 static void test_tables_have_the_libraries_ops(void **state)
 {
     struct pl_device *dev;
     const struct pl_kernels *k;
-    float a[4] = {1, 2, 3, 4}, b[4] = {1, 0, 0, 1}, c[4] = {0};
-    struct pl_matmul_args s = {.batch = 1,
-                               .m = 2,
-                               .n = 2,
-                               .k = 2,
-                               .a_row = 2,
-                               .b_row = 2,
-                               .c_row = 2,
-                               .scale = 1,
-                               .a = a,
-                               .b = b,
-                               .c = c};
+    float c[4] = {0};
+    struct pl_matmul_args s = product_to(c);
 
     fake_cuda_reset(500 * MIB);
     dev = open_one(0);
@@ -449,7 +457,33 @@ static void test_tables_have_the_libraries_ops(void **state)
     ops->enter(dev);
     k->matmul(&s);
     assert_int_equal(fake_lt.products, 1);
-    assert_memory_equal(c, a, sizeof(a));
+    assert_memory_equal(c, product_a, sizeof(c));
+    ops->close(dev);
+    end();
+}
+
+/* The heuristics are asked for one answer, which is taken; none is timed or looked up. */
+static void test_an_untimed_device_takes_the_first_answer(void **state)
+{
+    static const struct pl_device_options untimed = {.untimed = true};
+    float c[4] = {0};
+    struct pl_matmul_args s = product_to(c);
+    struct pl_device *dev = NULL;
+
+    fake_cuda_reset(500 * MIB);
+    assert_int_equal(ops->open(0, &untimed, &dev, NULL), 0);
+    ops->enter(dev);
+    fake_lt.answers = 2;
+    fake_lt.ns[0] = 9; /* slower than the other one */
+    fake_lt.ns[1] = 1;
+    fake_lt.products = fake_lt.heuristics = fake_lt.asked = 0;
+    ops->kernels(dev, PL_REAL_F32)->matmul(&s);
+    assert_int_equal(fake_lt.heuristics, 1);
+    assert_int_equal(fake_lt.asked, 1);
+    assert_int_equal(fake_lt.products, 1);
+    assert_int_equal(fake_lt.last, 0);
+    assert_memory_equal(c, product_a, sizeof(c));
+    fake_lt.answers = 0;
     ops->close(dev);
     end();
 }
@@ -755,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_a_copy_between_devices_is_in_the_order_of_both),
         cmocka_unit_test(test_a_copy_between_devices_that_fails_is_told_by_both),
         cmocka_unit_test(test_tables_have_the_libraries_ops),
+        cmocka_unit_test(test_an_untimed_device_takes_the_first_answer),
         cmocka_unit_test(test_a_graph_does_again_what_was_captured),
         cmocka_unit_test(test_a_capture_that_fails_leaves_the_device_as_it_was),
         cmocka_unit_test(test_calls_for_graphs_that_fail),
