@@ -5,7 +5,8 @@
  * 12 bytes per row and pass). Then a warp sums an id's rows of dy, with 8 loads in flight: ref's
  * order, no atomics on numbers, dy read and dtable written once, 1 addition per element. Before,
  * each warp went through all ids. If one id has most rows, few warps are busy. Fewer than 2^32
- * rows. Bound by memory: on an H100 2.6 of 3.0 TB/s forward, 1.5 backward. */
+ * rows. Bound by memory: on an H100 2.6 of 3.0 TB/s forward, 1.0 to 1.5 backward, where the sums of
+ * the tiles' counts waited for one number after the other; not measured since. */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/unroll.cuh"
 
@@ -20,7 +21,7 @@ namespace pl_cuda
 #define BINS 256  /* one per thread */
 #define ROUNDS 4  /* rows per thread */
 #define TILE (THREADS * ROUNDS)
-#define AHEAD 8 /* rows of dy that are read before they are added */
+#define AHEAD 8 /* rows of dy that are read before they are added; tiles' counts, too */
 
 namespace
 {
@@ -96,16 +97,30 @@ static __global__ void __launch_bounds__(THREADS) embedding_count_kernel(sort_pa
     s.starts[(size_t)blockIdx.x * BINS + threadIdx.x] = count[threadIdx.x];
 }
 
+/* Of the thread's digit, in AHEAD tiles: one after the other each would take the memory's latency.
+ */
+static __device__ __forceinline__ void
+read_counts(const sort_pass &s, size_t tile, uint32_t count[AHEAD])
+{
+    PL_UNROLL
+    for (unsigned j = 0; j < AHEAD; j++)
+        count[j] = tile + j < s.tiles ? s.starts[(tile + j) * BINS + threadIdx.x] : 0;
+}
+
 /* One block, one thread per digit: a digit's rows come in the order of the tiles, after those of
  * lower digits. */
 static __global__ void __launch_bounds__(THREADS) embedding_starts_kernel(sort_pass s)
 {
     PL_SHARED(uint32_t, of_warp, [WARPS]);
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t total = 0, at;
+    uint32_t total = 0, at, count[AHEAD];
 
-    for (size_t tile = 0; tile < s.tiles; tile++)
-        total += s.starts[tile * BINS + threadIdx.x];
+    for (size_t tile = 0; tile < s.tiles; tile += AHEAD) {
+        read_counts(s, tile, count);
+        PL_UNROLL
+        for (unsigned j = 0; j < AHEAD; j++)
+            total += count[j];
+    }
     at = total;
     for (unsigned by = 1; by < 32; by *= 2) {
         uint32_t below = __shfl_up_sync(0xffffffff, at, by);
@@ -118,11 +133,14 @@ static __global__ void __launch_bounds__(THREADS) embedding_starts_kernel(sort_p
     at -= total;
     for (unsigned w = 0; w < warp; w++)
         at += of_warp[w];
-    for (size_t tile = 0; tile < s.tiles; tile++) {
-        uint32_t count = s.starts[tile * BINS + threadIdx.x];
-
-        s.starts[tile * BINS + threadIdx.x] = at;
-        at += count;
+    for (size_t tile = 0; tile < s.tiles; tile += AHEAD) {
+        read_counts(s, tile, count);
+        PL_UNROLL
+        for (unsigned j = 0; j < AHEAD; j++) {
+            if (tile + j < s.tiles)
+                s.starts[(tile + j) * BINS + threadIdx.x] = at;
+            at += count[j];
+        }
     }
 }
 

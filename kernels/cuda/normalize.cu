@@ -10,7 +10,7 @@ namespace pl_cuda
 namespace
 {
 
-template <class T, int TEAM>
+template <class T, int TEAM, int PER>
 __global__ void __launch_bounds__(row_team<TEAM>::block)
     normalize_forward_kernel(size_t rows, size_t n, real<T> eps, const T *x, T *y, real<T> *norm)
 {
@@ -19,17 +19,17 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
 
     if (r >= rows)
         return;
-    row_of<T, TEAM> row(x + r * n, n);
+    row_of<T, TEAM, PER> row(x + r * n, n);
     y += r * n;
-    row_each<TEAM>(n, [&](size_t i, unsigned k) { sum += row(i, k) * row(i, k); });
+    row_each<TEAM, PER>(n, [&](size_t i, unsigned k) { sum += row(i, k) * row(i, k); });
     length = sqrt(row_team<TEAM>::sum(sum));
     scale = length > eps ? length : eps;
-    row_each<TEAM>(n, [&](size_t i, unsigned k) { store(y, i, row(i, k) / scale); });
+    row_put<TEAM, PER>(n, y, false, [&](size_t i, unsigned k) { return row(i, k) / scale; });
     if (row_team<TEAM>::at() == 0)
         norm[r] = length;
 }
 
-template <class T, int TEAM>
+template <class T, int TEAM, int PER>
 __global__ void __launch_bounds__(row_team<TEAM>::block)
     normalize_backward_kernel(size_t rows,
                               size_t n,
@@ -45,17 +45,17 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
 
     if (r >= rows)
         return;
-    row_of<T, TEAM> of_y(y + r * n, n), of_dy(dy + r * n, n);
+    row_of<T, TEAM, PER> of_y(y + r * n, n), of_dy(dy + r * n, n);
     dx += r * n;
     length = norm[r];
-    row_each<TEAM>(n, [&](size_t i, unsigned k) { sum += of_y(i, k) * of_dy(i, k); });
+    row_each<TEAM, PER>(n, [&](size_t i, unsigned k) { sum += of_y(i, k) * of_dy(i, k); });
     sum = row_team<TEAM>::sum(sum);
     if (!(length > eps)) { /* y is x / eps here, for any length of x */
         sum = 0;
         length = eps;
     }
-    row_each<TEAM>(n, [&](size_t i, unsigned k) {
-        put(dx, i, (of_dy(i, k) - of_y(i, k) * sum) / length, add);
+    row_put<TEAM, PER>(n, dx, add, [&](size_t i, unsigned k) {
+        return (of_dy(i, k) - of_y(i, k) * sum) / length;
     });
 }
 
@@ -63,15 +63,19 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
 
 template <class T> void normalize_forward(const struct pl_normalize_args *a)
 {
-    PL_ROWS_LAUNCH(normalize_forward_kernel, T, a->rows, a->n, a->rows, a->n, (real<T>)a->eps,
-                   (const T *)a->x, (T *)a->y, (real<T> *)a->norm);
+    bool packed = a->n % pack<T>::size == 0 && packable(a->x) && packable(a->y);
+
+    PL_ROWS_LAUNCH_PACKED(normalize_forward_kernel, T, packed, a->rows, a->n, a->rows, a->n,
+                          (real<T>)a->eps, (const T *)a->x, (T *)a->y, (real<T> *)a->norm);
 }
 
 template <class T> void normalize_backward(const struct pl_normalize_args *a)
 {
-    PL_ROWS_LAUNCH(normalize_backward_kernel, T, a->rows, a->n, a->rows, a->n, (real<T>)a->eps,
-                   a->dx_add, (const T *)a->y, (const T *)a->dy, (const real<T> *)a->norm,
-                   (T *)a->dx);
+    bool packed = a->n % pack<T>::size == 0 && packable(a->y) && packable(a->dy) && packable(a->dx);
+
+    PL_ROWS_LAUNCH_PACKED(normalize_backward_kernel, T, packed, a->rows, a->n, a->rows, a->n,
+                          (real<T>)a->eps, a->dx_add, (const T *)a->y, (const T *)a->dy,
+                          (const real<T> *)a->norm, (T *)a->dx);
 }
 
 PL_CUDA_DEFINE(normalize_forward, normalize);

@@ -3,10 +3,10 @@
  * lanes need no barrier and have many reads in flight, as in llm.c's kernels for layernorm), else a
  * block of 256, or of 1024 if n is above 2048. So a thread can hold all its elements of most rows
  * (row_team::held), and a row is read from memory once, however often a kernel goes over it. The
- * surplus of a longer row is read again each time, mostly from the cache. Lanes read neighbours, 4
- * bytes each in f32: 16 bytes per lane would require aligned rows and gain little past 128 bytes
- * per warp. Not measured on a card yet; a warp had up to 256 elements before. A kernel is a
- * template <class T, int TEAM>, launched by PL_ROWS_LAUNCH. */
+ * surplus of a longer row is read again each time, mostly from the cache. Lanes read neighbours,
+ * where rows are aligned 16 bytes each (PER elements), not measured on a card yet; softmax by one
+ * element took three times as long as a copy. A kernel is a template <class T, int TEAM>, launched
+ * by PL_ROWS_LAUNCH, or <class T, int TEAM, int PER>, launched by PL_ROWS_LAUNCH_PACKED. */
 #ifndef PL_KERNELS_CUDA_ROWS_CUH
 #define PL_KERNELS_CUDA_ROWS_CUH
 
@@ -55,22 +55,28 @@ template <int TEAM> struct row_team {
 };
 
 /* Calls f(i, k) for the thread's elements i of a row; k counts them up to row_team::held, and
- * equals that for all others. Inlined, so that k is a constant of each call. */
-template <int TEAM, class F> static __device__ __forceinline__ void row_each(size_t n, const F &f)
+ * equals that for all others. Inlined, so that k is a constant of each call. PER: neighbours that a
+ * thread has: 1, or a pack's, where n is a multiple of that. */
+template <int TEAM, int PER = 1, class F>
+static __device__ __forceinline__ void row_each(size_t n, const F &f)
 {
     const unsigned held = row_team<TEAM>::held;
     unsigned at = row_team<TEAM>::at();
 
     PL_UNROLL
-    for (unsigned k = 0; k < held; k++)
-        if (at + k * TEAM < n)
-            f((size_t)at + k * TEAM, k);
+    for (unsigned k = 0; k < held; k++) {
+        size_t i = (at + k / PER * TEAM) * PER + k % PER;
+
+        if (i < n)
+            f(i, k);
+    }
     for (size_t i = at + (size_t)held * TEAM; i < n; i += TEAM)
         f(i, held);
 }
 
-/* A row's elements: each thread has its first ones in registers. */
-template <class T, int TEAM> struct row_of {
+/* A row's elements: each thread has its first ones in registers. PER as above; with a pack p is
+ * 16-byte aligned. */
+template <class T, int TEAM, int PER = 1> struct row_of {
     const T *p;
     real<T> held[row_team<TEAM>::held];
 
@@ -79,8 +85,18 @@ template <class T, int TEAM> struct row_of {
         unsigned at = row_team<TEAM>::at();
 
         PL_UNROLL
-        for (unsigned k = 0; k < row_team<TEAM>::held; k++)
-            held[k] = at + k * TEAM < n ? load(p, at + k * TEAM) : 0;
+        for (unsigned k = 0; k < row_team<TEAM>::held; k += PER) {
+            unsigned i = (at + k / PER * TEAM) * PER;
+            pack<T> some = {};
+
+            if (i < n && PER > 1)
+                some = load_pack(p, i);
+            else if (i < n)
+                some.of[0] = p[i];
+            PL_UNROLL
+            for (unsigned j = 0; j < PER; j++)
+                held[k + j] = widen_one(some.of[j]);
+        }
     }
 
     /* Element i, with i and k from row_each(). */
@@ -89,6 +105,35 @@ template <class T, int TEAM> struct row_of {
         return k < row_team<TEAM>::held ? held[k] : load(p, i);
     }
 };
+
+/* y[i] (+)= f(i, k) for the elements of row_each(). */
+template <int TEAM, int PER, class T, class F>
+static __device__ __forceinline__ void row_put(size_t n, T *y, bool add, const F &f)
+{
+    const unsigned held = row_team<TEAM>::held;
+    unsigned at = row_team<TEAM>::at();
+
+    PL_UNROLL
+    for (unsigned k = 0; k < held; k += PER) {
+        unsigned i = (at + k / PER * TEAM) * PER;
+        pack<T> out = {};
+
+        if (i >= n)
+            continue;
+        if (PER == 1) {
+            put(y, i, f((size_t)i, k), add);
+            continue;
+        }
+        if (add)
+            out = load_pack(y, i);
+        PL_UNROLL
+        for (unsigned j = 0; j < PER; j++)
+            put(out.of, j, f((size_t)i + j, k + j), add);
+        store_pack(y, i, out);
+    }
+    for (size_t i = at + (size_t)held * TEAM; i < n; i += TEAM)
+        put(y, i, f(i, held), add);
+}
 
 /* Access to a row at any address by 16 bytes: elements before the first boundary, packs, and the
  * rest. */
@@ -155,17 +200,30 @@ static __device__ __forceinline__ void row_map(size_t n, const T *x, T *y, bool 
     cut.each_loose<TEAM, T>(n, [&](size_t i) { put(y, i, f(i, load(x, i)), add); });
 }
 
-#define PL_ROWS_LAUNCH(kernel, T, rows, n, ...)                                                    \
+#define PL_ROWS_LAUNCH_OF(by_warp, by_256, by_1024, rows, n, ...)                                  \
     do {                                                                                           \
         if ((rows) == 0 || (n) == 0)                                                               \
             break;                                                                                 \
         if ((n) <= 1024)                                                                           \
-            PL_LAUNCH((kernel<T, 32>), ceil_div(rows, PL_ROW_WARPS), 32 * PL_ROW_WARPS, 0,         \
-                      __VA_ARGS__);                                                                \
+            PL_LAUNCH(by_warp, ceil_div(rows, PL_ROW_WARPS), 32 * PL_ROW_WARPS, 0, __VA_ARGS__);   \
         else if ((n) <= 2048)                                                                      \
-            PL_LAUNCH((kernel<T, 256>), rows, 256, 0, __VA_ARGS__);                                \
+            PL_LAUNCH(by_256, rows, 256, 0, __VA_ARGS__);                                          \
         else                                                                                       \
-            PL_LAUNCH((kernel<T, 1024>), rows, 1024, 0, __VA_ARGS__);                              \
+            PL_LAUNCH(by_1024, rows, 1024, 0, __VA_ARGS__);                                        \
+    } while (0)
+
+#define PL_ROWS_LAUNCH(kernel, T, rows, n, ...)                                                    \
+    PL_ROWS_LAUNCH_OF((kernel<T, 32>), (kernel<T, 256>), (kernel<T, 1024>), rows, n, __VA_ARGS__)
+
+/* packed: every row of every array is 16-byte aligned, and n a multiple of a pack. */
+#define PL_ROWS_LAUNCH_PACKED(kernel, T, packed, rows, n, ...)                                     \
+    do {                                                                                           \
+        if (packed)                                                                                \
+            PL_ROWS_LAUNCH_OF((kernel<T, 32, pack<T>::size>), (kernel<T, 256, pack<T>::size>),     \
+                              (kernel<T, 1024, pack<T>::size>), rows, n, __VA_ARGS__);             \
+        else                                                                                       \
+            PL_ROWS_LAUNCH_OF((kernel<T, 32, 1>), (kernel<T, 256, 1>), (kernel<T, 1024, 1>), rows, \
+                              n, __VA_ARGS__);                                                     \
     } while (0)
 
 } // namespace pl_cuda
