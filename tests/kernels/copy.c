@@ -89,6 +89,26 @@ static void heads(const struct pl_kernels *ref, const struct pl_kernels *got)
         (enum fill)check_random(FILL_COUNT));
 }
 
+/* Two sides that swap, long enough for tiles, in or around other dimensions. */
+static void sides(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    struct pl_copy_args a = {.rank = 4, .bytes = (size_t)1 << check_random(4)};
+    size_t across = 1 + check_random(check_random(2) ? 40 : 130), down = 1 + check_random(100);
+    size_t gap = check_random(3) * 8, some = 1 + check_random(3), inner = check_random(4) ? 1 : 4;
+    size_t line = across + gap;
+
+    /* [some, down, across, inner] is read from [some, down, line, inner], and written to [across,
+     * some, down, inner]. */
+    for (size_t d = 0; d < 4; d++) {
+        a.shape[d] = (size_t[]){some, down, across, inner}[d];
+        a.src_stride[d] = (size_t[]){down * line * inner, line * inner, inner, 1}[d];
+        a.dst_stride[d] = (size_t[]){down * inner, inner, some * down * inner, 1}[d];
+    }
+    a.add = a.bytes == sizeof(float) && check_random(2);
+    one(ref, got, a, some * down * line * inner, some * down * across * inner,
+        (enum fill)check_random(FILL_COUNT));
+}
+
 /* ref against a permutation that one can see. */
 static void transpose(const struct pl_kernels *k)
 {
@@ -118,6 +138,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     transpose(got);
     for (int i = 0; i < 300; i++)
         heads(ref, got);
+    for (int i = 0; i < 40; i++)
+        sides(ref, got);
     for (int i = 0; i < 2000; i++) {
         struct pl_copy_args a = {.rank = check_random(6), .bytes = (size_t)1 << check_random(4)};
         size_t count = 1, from, to;
