@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define GRAIN 16384 /* elements of x per chunk */
+#define COLUMNS 64  /* windows of a row that are computed together */
 
 struct pool2d {
     const struct pl_pool2d_args *a;
@@ -94,29 +95,66 @@ static void max_halves(const float *x, size_t width, float *y, uint8_t *which, s
     }
 }
 
-static void max_window(
-    const struct pl_pool2d_args *a, const float *x, size_t i, size_t j, float *y, uint8_t *which)
+/* The windows of a row that have tap v. */
+static void columns_of(const struct pl_pool2d_args *a, size_t v, size_t *ret_from, size_t *ret_to)
 {
-    size_t u0, u1, v0, v1;
-    float best = 0;
-    bool first = true;
+    size_t stride = a->stride_w, end = a->width + a->pad_w;
+
+    *ret_from = a->pad_w > v ? (a->pad_w - v + stride - 1) / stride : 0;
+    *ret_to = end > v ? (end - v + stride - 1) / stride : 0;
+}
+
+/* Windows [j0, j0 + n) of row i, tap by tap: no branch depends on the image. */
+static void max_columns(const struct pl_pool2d_args *a,
+                        const float *x,
+                        size_t i,
+                        size_t j0,
+                        size_t n,
+                        float *y,
+                        uint8_t *ret_which)
+{
+    float best[COLUMNS], tap[COLUMNS];
+    int32_t which[COLUMNS];
+    size_t u0, u1, v0, v1, from, to, stride = a->stride_w;
+    size_t n_vectors = (n + PL_LANES - 1) / PL_LANES;
 
     clip(i * a->stride_h, a->pad_h, a->kernel_h, a->height, &u0, &u1);
-    clip(j * a->stride_w, a->pad_w, a->kernel_w, a->width, &v0, &v1);
-    for (size_t u = u0; u < u1; u++) {
-        const float *row = x + (i * a->stride_h + u - a->pad_h) * a->width;
+    x += (i * a->stride_h + u0 - a->pad_h) * a->width;
+    for (size_t j = 0; j < n_vectors * PL_LANES; j++) {
+        best[j] = tap[j] = -INFINITY;
+        which[j] = 0;
+    }
+    for (size_t j = 0; j < n; j++) { /* the first tap stays if none beats it */
+        clip((j0 + j) * stride, a->pad_w, a->kernel_w, a->width, &v0, &v1);
+        best[j] = x[(j0 + j) * stride + v0 - a->pad_w];
+        which[j] = (int32_t)(u0 * a->kernel_w + v0);
+    }
+    for (size_t u = u0; u < u1; u++, x += a->width)
+        for (size_t v = 0; v < a->kernel_w; v++) {
+            pl_mask place = (pl_mask){0} + (int32_t)(u * a->kernel_w + v);
 
-        for (size_t v = v0; v < v1; v++) {
-            float value = row[j * a->stride_w + v - a->pad_w];
+            columns_of(a, v, &from, &to);
+            from = PL_MAX(from, j0);
+            to = PL_MIN(to, j0 + n);
+            for (size_t j = j0; j < from && j < j0 + n; j++)
+                tap[j - j0] = -INFINITY; /* beats nothing */
+            for (size_t j = from; j < to; j++)
+                tap[j - j0] = x[j * stride + v - a->pad_w];
+            for (size_t j = PL_MAX(from, to); j < j0 + n; j++)
+                tap[j - j0] = -INFINITY;
+            for (size_t k = 0; k < n_vectors; k++) {
+                pl_vec value = pl_load(tap + k * PL_LANES), old = pl_load(best + k * PL_LANES);
+                pl_mask wins = (value > old) | ((value != value) & (old == old)), was;
 
-            if (first || beats(value, best)) {
-                best = value;
-                *which = (uint8_t)(u * a->kernel_w + v);
-                first = false;
+                memcpy(&was, which + k * PL_LANES, sizeof(was));
+                pl_store(best + k * PL_LANES, choose(wins, value, old));
+                was = (was & ~wins) | (place & wins);
+                memcpy(which + k * PL_LANES, &was, sizeof(was));
             }
         }
-    }
-    *y = best;
+    memcpy(y, best, n * sizeof(*y));
+    for (size_t j = 0; j < n; j++)
+        ret_which[j] = (uint8_t)which[j];
 }
 
 static void max_forward(void *ctx, size_t begin, size_t end)
@@ -134,8 +172,8 @@ static void max_forward(void *ctx, size_t begin, size_t end)
             if (halves(a))
                 max_halves(x + 2 * i * a->width, a->width, y, which, p->ow);
             else
-                for (size_t j = 0; j < p->ow; j++)
-                    max_window(a, x, i, j, &y[j], &which[j]);
+                for (size_t j = 0; j < p->ow; j += COLUMNS)
+                    max_columns(a, x, i, j, PL_MIN(p->ow - j, (size_t)COLUMNS), y + j, which + j);
         }
     }
 }
