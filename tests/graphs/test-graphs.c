@@ -44,7 +44,7 @@ struct leaf {
 };
 
 struct graph {
-    char name[80];
+    char name[512];
     size_t n_leaves, n_calls, n_wanted;
     struct leaf leaf[TENSORS];
     struct call call[TENSORS];
@@ -548,7 +548,7 @@ static bool read_graph(FILE *f, struct graph *g)
     *g = (struct graph){.name = "?"};
     if (fscanf(f, "%15s", word) != 1)
         return false;
-    if (strcmp(word, "graph") != 0 || fscanf(f, "%79s", g->name) != 1)
+    if (strcmp(word, "graph") != 0 || fscanf(f, "%511s", g->name) != 1)
         give_up(g->name, "does not begin with 'graph NAME'");
     while (fscanf(f, "%15s", word) == 1 && strcmp(word, "end") != 0) {
         if (g->n_leaves + g->n_calls >= TENSORS || g->n_wanted >= PL_COUNT(g->wanted))
