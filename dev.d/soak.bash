@@ -33,8 +33,9 @@ Usage: ./dev soak graphs [N [SEED]]
                $PLUME_TORCH_PYTHON, or else python3, has
   pipelines    N random modules in random pipelines, beside one process or ddp
   shards       N random modules with --shard param, beside ddp
-  xla          N random runs on 1 to 8 devices of XLA's CPU plugin, in one process
-               or on simulated hosts, beside ranks of ddp (./dev deps pjrt)
+  xla          N random runs on 1 to 8 devices of XLA's CPU plugin, in one
+               process or on simulated hosts, beside ranks of ddp
+               (./dev deps pjrt)
   allocations  each allocation of plsubmit, plstat, plrun and plrund fails once
   fuzz         each target of tests/fuzz for its seconds, divided by DIVISOR;
                --list names them

@@ -207,7 +207,7 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
 
     if (spec->change == PL_CHANGE_UPDATE && !spec->values[PL_SPEC_MAX_PARALLEL].text)
         return pl_error_set(err, -EINVAL, "option '--update' needs '--max-parallel K'");
-    if (spec->wait && !submits)
+    if (spec->wait && !submits && spec->change != PL_CHANGE_RESUME)
         return pl_error_set(err, -EINVAL,
                             "option '--wait' is for calls that submit trials: omit it, and follow "
                             "the sweep by plstat sweep --watch");
