@@ -73,7 +73,7 @@ static void tell_owner(int fd, const struct pl_daemon *d, const struct pl_error 
     pl_send_fds(fd, line.data, line.len, NULL, 0);
 }
 
-/* A rank takes seven descriptors: many ranks pass the usual soft limit of 1024. */
+/* A rank takes eight descriptors: many ranks pass the usual soft limit of 1024. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;

@@ -112,6 +112,16 @@ echo "$WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $PLUME_RUNTIME $PL
     done
 }
 
+@test "a hard limit of files that is too low for a node's ranks is told before they start" {
+    step low -N1 -n8 prlimit --nofile=100:100 plrun -- touch "$WORK/ran" &
+    step enough -N1 -n8 prlimit --nofile=101:101 plrun -- true &
+    wait
+    [ "$(<low.rc)" != 0 ]
+    [ ! -e ran ]
+    grep -qF 'at most 100 files may be open on this node, but 8 ranks and the runtime need 101: raise the hard limit' low.err
+    rc_is enough 0
+}
+
 @test "a PLUME_ variable that nothing reads is warned about once per step" {
     export PLUME_KILL_GRAECE=3 PLUME_PARAM_LR=1
     for way in plrun plugin; do

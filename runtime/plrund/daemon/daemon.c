@@ -11,7 +11,10 @@
 #include "runtime/node/net.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
+#define FILES_OF_DAEMON 28           /* with the hub 22 were counted */
+#define FILES_OF_RANK 9              /* 8, and its program's connection */
 #define LATE_TICK_NS 3000000000ull   /* between two ticks: the job was suspended */
 #define HELLO_LIMIT_NS 2000000000ull /* from a connection to its hello */
 #define BUSY_AFTER_MS 50             /* slurmstepd waits for 2 s */
@@ -407,6 +410,23 @@ static void start_timer(struct pl_daemon *d, uv_timer_t *timer)
     timer->data = d;
 }
 
+/* A daemon without a descriptor for a rank's connection would let that rank wait for ever. */
+static int check_file_limit(const struct pl_slurm_step *step, struct pl_error *err)
+{
+    unsigned long long need =
+        FILES_OF_DAEMON + FILES_OF_RANK * (unsigned long long)step->local_ntasks;
+    struct rlimit limit;
+
+    if (step->node_id == 0)
+        need += step->nnodes; /* their connections to the hub */
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= need)
+        return 0;
+    return pl_error_set(err, -EMFILE,
+                        "at most %llu files may be open on this node, but %u ranks and the runtime "
+                        "need %llu: raise the hard limit (ulimit -Hn)",
+                        (unsigned long long)limit.rlim_cur, step->local_ntasks, need);
+}
+
 int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct pl_error *err)
 {
     enum pl_encrypt encrypt;
@@ -415,6 +435,8 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     *d = (struct pl_daemon){
         .loop = loop, .control_fd = control_fd, .listen_fd = -EBADF, .ras_fd = -EBADF, .root = -1};
     r = pl_slurm_step_from_env(&d->step, false, err);
+    if (r == 0)
+        r = check_file_limit(&d->step, err);
     if (r == 0)
         r = pl_key_load(d->step.run_dir, d->secret, err);
     if (r < 0)
