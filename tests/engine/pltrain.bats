@@ -571,6 +571,16 @@ named() {
     [ -z "$stderr" ]
 }
 
+@test "models that one requeued trial trains have checkpoints of their own" {
+    export PLUME_REQUEUE_ON=timeout PLUME_TRIAL_DIR=$BATS_TEST_TMPDIR
+    local -a short=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --epochs 1)
+    pltrain "${short[@]}" mlp
+    pltrain "${short[@]}" mlp --lr 0.5
+    pltrain "${short[@]}" --log-dir again mlp --lr 0.5
+    [ "$(find "$PLUME_TRIAL_DIR/checkpoints" -mindepth 1 -maxdepth 1 -type d | wc -l)" = 2 ]
+    [ "$(find "$PLUME_TRIAL_DIR/checkpoints" -name '*.ckpt' | wc -l)" = 2 ]
+}
+
 @test "a checkpoint that becomes too large is one line, and the one before stays" {
     cd "$BATS_TEST_TMPDIR"
     local -a run=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --checkpoint-dir c --save-last --epochs 2)
