@@ -284,15 +284,17 @@ static void cancel_waiting(const struct pl_run *run)
     pl_child_finish(&child);
 }
 
-/* Requeues the job if --requeue-on says so. Returns true if the trial starts again. */
+/* Requeues the job if --requeue-on says so, or by_slurm: Slurm has done so. Returns true if the
+ * trial starts again. */
 static bool requeue(const struct pl_run *run,
                     unsigned trial,
                     unsigned attempt,
                     json_t *result,
-                    enum pl_trial_state state)
+                    enum pl_trial_state state,
+                    bool by_slurm)
 {
     struct pl_attempt_end end = {
-        .trial = trial, .attempt = attempt, .state = state, .result = result};
+        .trial = trial, .attempt = attempt, .state = state, .result = result, .by_slurm = by_slurm};
     struct pl_error err = {0};
     int r;
 
@@ -301,11 +303,11 @@ static bool requeue(const struct pl_run *run,
     pl_trial_env_number(PL_ENV_PLUME_RETRY, 0, &end.retry, NULL);
     r = pl_requeue_decide(run, &end, &err);
     if (r == 0)
-        return false;
+        return by_slurm;
     /* written first: Slurm's answer to the request may be the end of this process */
     if (r > 0 && json_object_set_new(result, "requeued", json_true()) == 0)
         pl_run_result_write(run, trial, state, result, NULL);
-    if (r > 0)
+    if (r > 0 && !by_slurm)
         r = pl_requeue_ask(&err) < 0 ? err.code : 1;
     if (r > 0)
         return true;
@@ -349,6 +351,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
     enum pl_trial_state state;
     unsigned trial, attempt = 0;
+    bool by_slurm;
     int64_t n;
     int r = pl_trial_open_run(&run, &trial, err);
 
@@ -365,9 +368,9 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
             *ret_code = (int)n;
-        pl_trial_settle_requeue(run, trial, result, &state);
+        by_slurm = pl_trial_settle_requeue(run, trial, result, &state);
         settle_stopped(run, trial, result, &state, ret_code);
-        if (!requeue(run, trial, attempt, result, state))
+        if (!requeue(run, trial, attempt, result, state, by_slurm))
             count_failure(run, trial, state);
         return 0;
     }
@@ -386,7 +389,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
         json_object_set(result, "cause", cause);
     state = pl_cause_state(pl_cause_parse(pl_json_string(cause, "kind")));
     r = pl_run_result_write(run, trial, state, result, err);
-    if (!requeue(run, trial, attempt, result, state))
+    if (!requeue(run, trial, attempt, result, state, false))
         count_failure(run, trial, state);
     return r;
 }

@@ -34,8 +34,9 @@ json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned at
 enum pl_trial_state pl_trial_result_state(const json_t *result);
 
 /* Corrects the result of an attempt, and writes it: Slurm's record of a job that it has requeued
- * does not say why. Its words in the job's output do, which is our stderr. */
-void pl_trial_settle_requeue(const struct pl_run *run,
+ * does not say why. Its words in the job's output do, which is our stderr. True if it was a lost
+ * node. */
+bool pl_trial_settle_requeue(const struct pl_run *run,
                              unsigned trial,
                              json_t *result,
                              enum pl_trial_state *state);

@@ -86,19 +86,20 @@ enum pl_trial_state pl_trial_result_state(const json_t *result)
     return name && pl_trial_state_parse(name, &state) == 0 ? state : PL_TRIAL_DONE;
 }
 
-/* True if the last "*** JOB 7 ON n1 CANCELLED AT TIME DUE TO NODE FAILURE, ..." is of a lost node.
- */
+/* True if the last "*** JOB 7 ON n1 CANCELLED AT TIME DUE TO NODE FAILURE, ..." of this job is of a
+ * lost node. Other jobs may write into the same file. */
 static bool says_node_failure(const char *text)
 {
-    const char *line = NULL, *due;
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *line = NULL, *due;
+    _cleanup_free_ char *begin = pl_strf("*** JOB %s ON ", job ? job : "");
 
-    for (const char *s = text; s && (s = strstr(s, "*** JOB ")); s++)
+    for (const char *s = text; begin && s && (s = strstr(s, begin)); s++)
         line = s;
     due = line ? strstr(line, " DUE TO ") : NULL;
     return due && due < line + strcspn(line, "\n") && strncmp(due, " DUE TO NODE FAILURE", 20) == 0;
 }
 
-void pl_trial_settle_requeue(const struct pl_run *run,
+bool pl_trial_settle_requeue(const struct pl_run *run,
                              unsigned trial,
                              json_t *result,
                              enum pl_trial_state *state)
@@ -110,11 +111,11 @@ void pl_trial_settle_requeue(const struct pl_run *run,
     json_t *cause;
 
     if (*state != PL_TRIAL_PREEMPTED || pl_json_int(result, "attempt", &attempt) < 0)
-        return;
+        return false;
     dir = pl_run_attempt_path(run, trial, (unsigned)attempt, NULL);
     text = dir ? pl_trial_stderr_said(pl_trial_stderr_start(dir)) : NULL;
     if (!says_node_failure(text))
-        return;
+        return false;
     for (const char *s = text; (s = strstr(s, lost)); s++)
         name = s + strlen(lost);
     cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_NODE), "confidence",
@@ -122,7 +123,8 @@ void pl_trial_settle_requeue(const struct pl_run *run,
     if (cause && name)
         json_object_set_new(cause, "node", json_stringn(name, strcspn(name, " \n,")));
     if (!cause || json_object_set_new(result, "cause", cause) < 0)
-        return;
+        return false;
     *state = PL_TRIAL_NODE_FAILED;
     pl_run_result_write(run, trial, *state, result, NULL);
+    return true;
 }

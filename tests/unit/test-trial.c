@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 static char top[64], dir[80];
-static const char *signal_option; /* --signal of the next run */
+static const char *signal_option, *max_fail_option; /* --signal and --max-fail of the next run */
 
 static int one_value(void *ctx, unsigned trial, const char **values)
 {
@@ -43,8 +43,8 @@ static void clear_env(void)
 static int make_run(void **state)
 {
     static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
-    json_t *options =
-        signal_option ? json_pack("{s:{s:s}}", "signal", "value", signal_option) : json_object();
+    json_t *options = json_pack("{s:{s:s*}, s:{s:s*}}", "signal", "value", signal_option,
+                                "max-fail", "value", max_fail_option);
     struct pl_run_desc desc = {.sweep = "s-1",
                                .name = "s",
                                .n_trials = 2,
@@ -847,12 +847,17 @@ static void test_finish_node_failure(void **state)
     static const char other[] = "slurmstepd-n1: error: *** JOB 100 ON n1 CANCELLED AT "
                                 "2026-11-26T09:21:16 DUE TO JOB REQUEUE ***\n";
 
+    max_fail_option = "0"; /* Slurm starts it again: it has not failed */
     requeued_with("", lost, "node-failed", "n6");
+    assert_int_equal(access(in_run("stopped.json"), F_OK), -1);
+    max_fail_option = NULL;
     requeued_with(other, lost, "node-failed", "n6");
     requeued_with("", strchr(lost, '\n') + 1, "node-failed", NULL); /* which one is not said */
     requeued_with("", other, "preempted", NULL);
     requeued_with(lost, other, "preempted", NULL); /* an earlier attempt's */
     requeued_with(lost, "", "preempted", NULL);
+    requeued_with("", "*** JOB 1007 ON n1 CANCELLED AT T DUE TO NODE FAILURE, SEE LOG ***\n",
+                  "preempted", NULL); /* another job that has the same file */
     requeued_with("", "*** JOB 1 ON n1 CANCELLED AT\n DUE TO NODE FAILURE", "preempted", NULL);
     requeued_with("", "", "preempted", NULL);
 }
