@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SAME_END_S 60.0 /* between a trial's end and its job's */
@@ -109,32 +110,46 @@ static void set_lost(struct pl_trial_status *ts, const char *text)
                               text, "confidence", "inferred", "inferred", 1);
 }
 
-/* True if Slurm's answer has any record of the array. */
-static bool knows_array(const struct pl_slurm_jobs *jobs, int64_t array)
+/* True if Slurm's answer has records of the array, by which the task has not begun: Slurm starts
+ * tasks in their order, and one record has those that wait. A task that began has a record of its
+ * own, which Slurm forgets some minutes after the task's end, while others of the array still run.
+ */
+static bool never_began(const struct pl_slurm_jobs *jobs, int64_t array, int64_t task)
 {
-    for (size_t i = 0; i < jobs->n_jobs; i++)
-        if (!jobs->jobs[i].past && (jobs->jobs[i].array == array || jobs->jobs[i].id == array))
+    bool known = false, others_began = false;
+
+    for (size_t i = 0; i < jobs->n_jobs; i++) {
+        const struct pl_slurm_job *job = &jobs->jobs[i];
+
+        if (job->past || (job->array != array && job->id != array))
+            continue;
+        known = true;
+        if (job->tasks && strtoll(job->tasks, NULL, 10) < task)
             return true;
-    return false;
+        others_began |= !job->tasks && strcmp(job->state, "PENDING") != 0 &&
+                        strcmp(job->state, "CANCELLED") != 0;
+    }
+    return known && !others_began;
 }
 
 /* Slurm keeps no record, in its accounting neither, of a task that was taken out of a pending array
- * by itself (scancel ARRAY_7). One that began has a record as long as most of its array. */
+ * by itself (scancel ARRAY_7). */
 static void set_missing(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
 {
     if (ts->claimed) {
         set_lost(ts, "Slurm does not know the job any more, and it wrote no result");
         return;
     }
-    if (!knows_array(jobs, ts->array)) {
-        set_lost(ts, "it never began, and Slurm has no record of its job any more");
+    if (!never_began(jobs, ts->array, ts->task)) {
+        set_lost(ts, "it has no attempt, and Slurm has no record of its job any more: it was "
+                     "cancelled while it waited, or ended before its attempt began");
         return;
     }
     ts->state = PL_TRIAL_CANCELLED;
     if (!ts->cause)
         ts->cause = json_pack("{s:o, s:s, s:s, s:b}", "kind", kind_json(PL_CAUSE_CANCELLED), "text",
-                              "it never began, and Slurm has records of other tasks of its array "
-                              "only: it was probably cancelled while it waited",
+                              "it has no attempt, and Slurm has records of other tasks of its "
+                              "array only: it was probably cancelled while it waited",
                               "confidence", "inferred", "inferred", 1);
 }
 

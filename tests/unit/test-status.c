@@ -160,8 +160,39 @@ static void test_resolve_taken_from_its_array(void **state)
         assert_true(json_is_true(json_object_get(ts->cause, "inferred")));
         assert_non_null(strstr(pl_json_string(ts->cause, "text"), i == 0   ? "probably cancelled"
                                                                   : i == 1 ? "wrote no"
-                                                                           : "never began"));
+                                                                           : "has no attempt"));
         pl_trial_status_finish(ts);
+    }
+}
+
+/* Slurm forgets a task some minutes after its end, also where its job script could not claim the
+ * trial: a task that others have overtaken may have been one. */
+static void test_resolve_forgotten_by_its_array(void **state)
+{
+    static const struct {
+        int task;
+        const char *of_60, *want, *text;
+    } cases[] = {{50, "RUNNING", "lost", "or ended before its attempt"},
+                 {50, "FAILED", "lost", "or ended before its attempt"},
+                 {50, "PENDING", "cancelled", "probably cancelled"},
+                 {50, "CANCELLED", "cancelled", "probably cancelled"},
+                 {95, "RUNNING", "cancelled", "probably cancelled"}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_trial_status ts = submitted();
+        _cleanup_(json_decrefp) json_t *doc =
+            json_pack("{s:f, s:[{s:i, s:i, s:s, s:s}, {s:i, s:i, s:i, s:s}]}", "time", (double)NOW,
+                      "jobs", "id", 100, "array", 100, "tasks", "90-94,96-99", "state", "PENDING",
+                      "id", 101, "array", 100, "task", 60, "state", cases[i].of_60);
+        _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+
+        ts.task = cases[i].task;
+        assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, NULL), 0);
+        pl_trial_status_resolve(&ts, jobs, NOW - 200);
+        assert_string_equal(pl_trial_state_name(ts.state), cases[i].want);
+        assert_true(json_is_true(json_object_get(ts.cause, "inferred")));
+        assert_non_null(strstr(pl_json_string(ts.cause, "text"), cases[i].text));
+        pl_trial_status_finish(&ts);
     }
 }
 
@@ -717,6 +748,7 @@ int main(void)
         cmocka_unit_test(test_sweep_state),
         cmocka_unit_test(test_resolve_nothing_recorded),
         cmocka_unit_test(test_resolve_taken_from_its_array),
+        cmocka_unit_test(test_resolve_forgotten_by_its_array),
         cmocka_unit_test(test_resolve_cancelled_before_it_started),
         cmocka_unit_test(test_resolve_claimed),
         cmocka_unit_test(test_resolve_by_the_rest_of_an_array),
