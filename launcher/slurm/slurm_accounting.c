@@ -89,7 +89,7 @@ void pl_slurm_read_associations(const char *text,
     if (own)
         snprintf(whose.partition, sizeof(whose.partition), "%s", place->partition);
     snprintf(of, sizeof(of), "account %s", whose.account);
-    if (!ret->user_by_qos)
+    if (!ret->user_by_qos && !ret->account_by_qos)
         add(ret, max[own], "MaxSubmitJobs", of, &whose);
     if (!ret->group_by_qos)
         add(ret, group[own], "GrpSubmitJobs", of, &whose);
@@ -217,9 +217,19 @@ static int ask_qos(const char *name,
     return r;
 }
 
-/* The job's QOS and its partition's, in the order in which they count. */
+/* squeue knows a job by its own QOS only: that of a partition counts the jobs there. */
+static void set_partition(struct pl_slurm_caps *caps, const char *qos, const char *partition)
+{
+    for (size_t i = 0; i < caps->n; i++)
+        if (strcmp(caps->cap[i].qos, qos) == 0)
+            snprintf(caps->cap[i].partition, sizeof(caps->cap[i].partition), "%s", partition);
+}
+
+/* The job's QOS and its partition's, in the order in which they count.
+ * where  the partition */
 static int ask_both_qos(const char *own,
                         const char *partition,
+                        const char *where,
                         const char *account,
                         struct pl_slurm_caps *ret,
                         struct pl_error *err)
@@ -238,6 +248,8 @@ static int ask_both_qos(const char *own,
         r = ask_qos(first, account, ret, NULL, err);
     if (r == 0 && is_set(then) && !(first && strcmp(first, then) == 0))
         r = ask_qos(then, account, ret, NULL, err);
+    if (r == 0 && is_set(where) && is_set(partition) && !(own && strcmp(own, partition) == 0))
+        set_partition(ret, partition, where);
     return r;
 }
 
@@ -289,7 +301,7 @@ static int count_queue(struct pl_slurm_cap *cap, struct pl_error *err)
         argv[n++] = account;
     if (*cap->partition)
         argv[n++] = partition;
-    if (*cap->qos)
+    if (*cap->qos && !*cap->partition)
         argv[n++] = qos;
     r = ask(argv, &child, err);
     cap->there = 0;
@@ -350,8 +362,8 @@ int pl_slurm_caps_ask(const struct pl_slurm_place *place,
         snprintf(account, sizeof(account), "%.*s", (int)strcspn(pl_buf_str(&child.out), "|\n"),
                  pl_buf_str(&child.out));
     pl_slurm_read_associations(pl_buf_str(&child.out), place, &unused, own, sizeof(own));
-    r = ask_both_qos(is_set(place->qos) ? place->qos : own, place->partition_qos, account, caps,
-                     err);
+    r = ask_both_qos(is_set(place->qos) ? place->qos : own, place->partition_qos, place->partition,
+                     account, caps, err);
     if (r < 0)
         return r;
     pl_slurm_read_associations(pl_buf_str(&child.out), place, caps, own, sizeof(own));

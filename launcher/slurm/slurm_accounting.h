@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* How many jobs Slurm's accounting lets a user have in the queue, and how many there are:
- *   MaxSubmitJobs of the association, or MaxSubmitJobsPerUser of a QOS in its place;
+ *   MaxSubmitJobs of the association, unless a QOS has one of the next two;
+ *   MaxSubmitJobsPerUser and MaxSubmitJobsPerAccount of a QOS;
  *   GrpSubmitJobs of the association, of the account and of those above it, or of a QOS in their
- *   place;
- *   MaxSubmitJobsPerAccount of a QOS.
+ *   place.
  * Of the job's QOS and its partition's, the partition's comes first, unless the job's has the flag
  * OverPartQOS: what it sets, the other does not. sacctmgr(1) asks slurmdbd for the limits; scontrol
  * and squeue tell the jobs. */
@@ -36,8 +36,9 @@ enum pl_slurm_cap_scope {
 struct pl_slurm_cap {
     enum pl_slurm_cap_scope scope;
     int64_t most, there; /* jobs, an array counts with all its tasks */
-    char account[64], partition[64], qos[64];
-    char what[160]; /* "MaxSubmitJobs of account lab" */
+    char account[64], qos[64];
+    char partition[64]; /* the jobs there; of a partition's QOS, which is not the jobs' own */
+    char what[160];     /* "MaxSubmitJobs of account lab" */
 };
 
 struct pl_slurm_caps {

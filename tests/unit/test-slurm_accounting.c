@@ -84,7 +84,8 @@ static void test_account(void **state)
 }
 
 /* The limit that counts, and the jobs that it counts, where the default QOS and the partition's
- * have these lines; the user has 5 jobs in the account, of which 3 have the QOS normal. The
+ * have these lines; the user has 5 jobs in the account, of which 3 have the QOS normal, and 4 in
+ * the partition, where the account has 6: no job has the partition's QOS as its own. The
  * controller counts 38 for dept and 20 for the QOS normal; of others squeue shows 7. */
 static void
 ask_is(const char *qos, const char *of_partition, int64_t most, int64_t there, const char *what)
@@ -106,11 +107,15 @@ ask_is(const char *qos, const char *of_partition, int64_t most, int64_t there, c
         "    'QOS=normal(1) GrpJobs=N(0) GrpSubmitJobs=N(20) x' ;;\n"
         "'squeue '*--user=*--account=lab) seq 5 ;;\n"
         "'squeue '*--user=*--qos=normal) seq 3 ;;\n"
+        "'squeue '*--user=*' --partition=gpu') seq 4 ;;\n"
+        "'squeue '*' --account=lab --partition=gpu') seq 6 ;;\n"
         "'squeue --noheader --array --format=%i '*) seq 7 ;;\n"
         "*) echo \"unexpected: $*\" >&2; exit 1 ;;\n"
         "esac\n";
     static const char *const names[] = {"sacctmgr", "scontrol", "squeue"};
-    struct pl_slurm_place place = {.cluster = "c1", .partition_qos = of_partition ? "part" : NULL};
+    struct pl_slurm_place place = {.cluster = "c1",
+                                   .partition = of_partition ? "gpu" : NULL,
+                                   .partition_qos = of_partition ? "part" : NULL};
     struct pl_slurm_cap limit;
     struct pl_error err = {0};
     _cleanup_free_ char *before = strdup(getenv("PATH"));
@@ -144,16 +149,17 @@ static void test_ask(void **state)
     ask_is("normal|1000|900||", NULL, 900, 20, "GrpSubmitJobs of QOS normal");
     ask_is("normal|100|900||", NULL, 100, 3, "MaxSubmitJobsPerUser of QOS normal");
     ask_is("normal|100|900|60|", NULL, 60, 7, "MaxSubmitJobsPerAccount of QOS normal");
+    ask_is("normal||900|60|", NULL, 60, 7, "MaxSubmitJobsPerAccount of QOS normal");
 }
 
 /* What the partition's QOS sets, the job's does not, unless it is over it. */
 static void test_ask_partition(void **state)
 {
-    ask_is("normal|10|900||", "part|60|||", 60, 7, "MaxSubmitJobsPerUser of QOS part");
+    ask_is("normal|10|900||", "part|60|||", 60, 4, "MaxSubmitJobsPerUser of QOS part");
     ask_is("normal|10|900||OverPartQOS", "part|60|||", 10, 3, "MaxSubmitJobsPerUser of QOS normal");
     ask_is("normal|10|30||DenyOnLimit,OverPartQOS", "part|8|9|900|", 10, 3,
            "MaxSubmitJobsPerUser of QOS normal");
-    ask_is("normal|1000|30||", "part||2000|900|", 900, 7, "MaxSubmitJobsPerAccount of QOS part");
+    ask_is("normal|1000|30||", "part||2000|900|", 900, 6, "MaxSubmitJobsPerAccount of QOS part");
     ask_is("normal||900||", "part||||", 50, 5, "MaxSubmitJobs of account lab");
 }
 
