@@ -54,6 +54,13 @@ static bool interprets(const char *program, const char *file)
     return false;
 }
 
+/* True for an option, or letters such as "-lc", with which the next word is a module or a command.
+ */
+static bool is_of_no_script(const char *option)
+{
+    return option[1] != '-' && strpbrk(option, "cm");
+}
+
 /* The script that an interpreter is to run, if it is not there; NULL: there is none, or it is not
  * known: a set-up may change the folder. */
 static const char *missing_script(const struct pl_spec *spec)
@@ -63,7 +70,7 @@ static const char *missing_script(const struct pl_spec *spec)
     if (spec->lists[PL_SPEC_SETUP] || spec->lists[PL_SPEC_LOAD] ||
         spec->values[PL_SPEC_SNAPSHOT].text || spec->values[PL_SPEC_CONTAINER].text)
         return NULL;
-    while (*arg && (*arg)[0] == '-' && strcmp(*arg, "-m") != 0 && strcmp(*arg, "-c") != 0)
+    while (*arg && (*arg)[0] == '-' && !is_of_no_script(*arg))
         arg++;
     if (!*arg || (*arg)[0] == '-' || strchr(*arg, '{') ||
         !interprets(base_name(spec->argv[0]), *arg) || access(*arg, F_OK) == 0)
