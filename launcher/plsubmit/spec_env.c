@@ -26,6 +26,7 @@ static const struct {
     {"ACCOUNT", PL_SPEC_ACCOUNT},
     {"QOS", PL_SPEC_QOS},
     {"CONSTRAINT", PL_SPEC_CONSTRAINT},
+    {"SIGNAL", PL_SPEC_SIGNAL},
 };
 
 static const char prefix[] = "SBATCH_";
