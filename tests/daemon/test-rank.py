@@ -331,16 +331,18 @@ def test_exchange_all_ranks(step):
         s.exited(0)
 
 
-def test_exchange_nonsense_is_dropped(step):
+def test_exchange_nonsense_is_not_forwarded(step):
     step.tasks_per_node = 2
     d = step.start()
     for i in range(2):
         start_rank(step, d, i, i)
     a, b = (step.keep(d.rank("program", i)) for i in range(2))
-    a.send(type="exchange", name="x" * 2000, value="v")
+    a.send(type="exchange", name="x" * 1025, value="v")
     a.send(type="exchange", name="x", value=7)
     a.send(type="exchange", value="v")
-    a.send(type="exchange", name="x", value="v" * 2000)
+    a.send(type="exchange", name="x", value="v" * 1025)
+    for _ in range(2):
+        equal(a.expect("error")["text"], "an exchange's name or value is too long")
     # Said to be another's, it is rank 0's all the same. Each rank gives one good value of a
     # name: which of two would be taken depends on when the other rank's comes.
     a.send(type="exchange", name="x", value="a", rank=1)

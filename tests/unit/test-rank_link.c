@@ -416,9 +416,12 @@ static void test_world_refused(void **state)
 static void test_exchange_answer(void **state)
 {
     struct pl_error err = {0};
-    char **values = NULL;
+    char **values = NULL, long_text[PL_RANK_EXCHANGE_MAX + 2] = "";
     size_t n = 0;
 
+    memset(long_text, 'x', PL_RANK_EXCHANGE_MAX + 1);
+    assert_int_equal(pl_rank_link_exchange(&rank, "n", long_text, 1, &values, &n, &err), -EMSGSIZE);
+    assert_int_equal(pl_rank_link_exchange(&rank, long_text, "v", 1, &values, &n, &err), -EMSGSIZE);
     say("{\"type\":\"exchanged\",\"name\":\"other\",\"values\":[\"1\"]}\n"
         "{\"type\":\"exchanged\",\"name\":\"a "
         "\\\"b\\\"\",\"values\":[\"\",\"x\\ny\",\"\\u00e9\"]}\n");

@@ -15,6 +15,8 @@
 #define PL_PROTO_MAJOR 1
 #define PL_PROTO_MINOR 3
 
+#define PL_RANK_EXCHANGE_MAX 1024 /* bytes of an exchange's name, and of a value */
+
 /* The sender of a hello. */
 enum pl_rank_role {
     PL_RANK_ROLE_STARTER, /* plrun or the plugin: starts the rank, waits for the world */

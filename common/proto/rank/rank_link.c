@@ -435,8 +435,13 @@ int pl_rank_link_exchange(struct pl_rank_link *link,
 {
     uint64_t left_ms = whole_wait(timeout_ms);
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
-    int r = send_line(link, &out, pl_rank_line_exchange(&out, name, value), err);
+    int r;
 
+    if (strlen(name) > PL_RANK_EXCHANGE_MAX || strlen(value) > PL_RANK_EXCHANGE_MAX)
+        return pl_error_set(err, -EMSGSIZE,
+                            "exchange '%.32s': a name or value has at most %d bytes", name,
+                            PL_RANK_EXCHANGE_MAX);
+    r = send_line(link, &out, pl_rank_line_exchange(&out, name, value), err);
     while (r == 0) {
         _cleanup_free_ char *line = NULL, *which = NULL;
         struct pl_mini_value list;

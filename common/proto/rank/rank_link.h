@@ -103,7 +103,8 @@ int pl_rank_link_world(struct pl_rank_link *link,
 
 /* Gives `value` under `name` to all ranks and receives everybody's, by rank: an all-gather of short
  * strings through the hub, for rendezvous. All ranks must call it with the same name. *ret is one
- * block (array of world_size strings), freed with free(). -ETIMEDOUT, -EPIPE. */
+ * block (array of world_size strings), freed with free(). -ETIMEDOUT, -EPIPE; -EMSGSIZE: more than
+ * PL_RANK_EXCHANGE_MAX. */
 int pl_rank_link_exchange(struct pl_rank_link *link,
                           const char *name,
                           const char *value,

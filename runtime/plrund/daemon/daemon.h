@@ -188,7 +188,7 @@ void pl_rank_conn_close(struct pl_rank_conn *c);
  * this rank): the connection is to be closed. */
 int pl_rank_hello(struct pl_rank_conn *c, json_t *message);
 /* Handles a later line. -ENOENT: its type is not known. -EPERM: only the rank's starter may send
- * it, on the connection of its hello. */
+ * it, on the connection of its hello. -EMSGSIZE: an exchange of more than PL_RANK_EXCHANGE_MAX. */
 int pl_rank_message(struct pl_rank_conn *c, json_t *message);
 /* Handles a message on the control socket that names a rank (the plugin's spawned and exited). */
 void pl_daemon_control_message(struct pl_daemon *d, json_t *message);

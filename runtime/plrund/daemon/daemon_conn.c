@@ -59,6 +59,9 @@ static int conn_line(struct pl_rank_conn *c, const char *line, size_t len)
         case -EPERM:
             send_error(c, "only the rank's starter reports this");
             break;
+        case -EMSGSIZE:
+            send_error(c, "an exchange's name or value is too long");
+            break;
         }
     }
     if (r < 0) {

@@ -2,12 +2,12 @@
 /* All-gather of short strings: each rank gives a value for a name; after the last one all ranks get
  * all values. */
 #include "common/proto/json.h"
+#include "common/proto/rank/rank_line.h"
 #include "runtime/plrund/hub/hub_private.h"
 
 #include <string.h>
 
 #define EXCHANGES_MAX 1024
-#define VALUE_MAX 1024
 
 struct pl_exchange {
     struct pl_exchange *next;
@@ -51,8 +51,8 @@ void pl_hub_exchange(struct pl_hub *hub, const struct pl_msg_node_exchange *give
 {
     struct pl_exchange **p, *x;
 
-    if (strlen(given->name) > VALUE_MAX || strlen(given->value) > VALUE_MAX || given->rank < 0 ||
-        given->rank >= hub->step->ntasks)
+    if (strlen(given->name) > PL_RANK_EXCHANGE_MAX || strlen(given->value) > PL_RANK_EXCHANGE_MAX ||
+        given->rank < 0 || given->rank >= hub->step->ntasks) /* the daemon has told the rank */
         return;
     x = find_or_add(hub, given->name);
     if (!x)
