@@ -13,7 +13,9 @@
 /* Use of NCCL for collectives between GPUs. */
 enum pl_pltrain_nccl { PL_NCCL_IF_POSSIBLE, PL_NCCL_NEVER, PL_NCCL_ALWAYS };
 
-/* The last value of an option that names devices: --devices, --gpus, --tpu-cores. */
+#define PL_PLTRAIN_DEVICE_OPTIONS 4 /* --devices, --gpus, --tpu-cores, --num-tpu-cores */
+
+/* The last value of an option that names devices. */
 struct pl_pltrain_devices {
     const char *option; /* NULL: not given */
     int64_t n;          /* 0 = auto */
@@ -31,7 +33,7 @@ struct pl_pltrain {
     bool list;
     int64_t processes, per_node, nodes; /* 0 = not given */
     int64_t devices;                    /* 0 = auto */
-    struct pl_pltrain_devices given_devices[3];
+    struct pl_pltrain_devices given_devices[PL_PLTRAIN_DEVICE_OPTIONS];
     int64_t global_batch;                    /* samples per step over all ranks; 0 = not given */
     unsigned device[PL_PLTRAIN_DEVICES_MAX]; /* the given list */
     size_t n_device;                         /* of the list; 0 = none */

@@ -118,6 +118,8 @@ as_ranks() {
     says 2 'leave out --tpu-cores' --tpu-cores 2 --compare-devices mlp
     says 2 "options '--tpu-cores' and '--devices' name different devices: leave one out" --tpu-cores 2 --devices 3 mlp
     says 2 "options '--devices' and '--tpu-cores' name different devices: leave one out" --devices 3 --tpu-cores '[3]' mlp
+    # All four names.
+    says 2 "options '--gpus' and '--num-tpu-cores' name different devices" --devices auto --gpus 3 --tpu-cores 3 --num-tpu-cores 2 mlp
     says 1 'the fake has 4 devices' --pjrt-plugin x --tpu-cores 2 --tpu-cores 5 mlp # the last one counts
     says 1 'another strategy than ddp' --pjrt-plugin x --num-nodes 2 --strategy horovod mlp
     SOMETIMES_BY_RANK=1 says 1 'the training steps of ranks 0 and 1 differ' --pjrt-plugin x --num-nodes 2 "$FAKE/sometimes.so"
