@@ -71,7 +71,8 @@ template <class T> static __device__ __forceinline__ pack<T> take_copy(const pac
 #ifdef __CUDA_ARCH__
     uint4 words = *reinterpret_cast<const uint4 *>(from);
 #else
-    unsigned __int128 words = *reinterpret_cast<const unsigned __int128 *>(from);
+    typedef unsigned __int128 __attribute__((may_alias)) any;
+    any words = *reinterpret_cast<const any *>(from);
 #endif
     pack<T> out;
 
