@@ -175,6 +175,11 @@ needs() {
     first=${BASH_REMATCH[1]}
     [[ $output =~ "pipeline: the stages' plans need more memory than there is; a cut fits of 1"[0-9]", 2"[0-9]" ops" ]] ||
         ((first < 19)) || { echo "$output"; false; } # the ops' times are measured
+    # A run with more microbatches has neither the memory of this planning nor the links of another stage.
+    gpt=(gpt --layers 4 --width 32 --heads 2 --context 64 --batch_size 64)
+    told 3 "${run[@]}" --stages 2 --microbatches 4 "${gpt[@]}"
+    [[ $told =~ ^"--microbatches "([0-9]+)" (" ]] || { echo "$told"; false; }
+    fits "${run[@]}" --stages 2 --microbatches "${BASH_REMATCH[1]}" "${gpt[@]}"
     # Too many parameters per stage.
     gpt=(gpt --layers 6 --width 128 --context 8 --batch_size 2)
     told 9 "${run[@]}" --stages 2 "${gpt[@]}"

@@ -244,11 +244,14 @@ static int measure_pipe(struct pl_trainer *t, struct pl_memory_need *need, struc
 }
 
 /* Bytes that measuring the ops one by one takes: what has been taken, or with other options what
- * will be. An op's tensors become smaller with the microbatch, its parameters do not. */
+ * will be. An op's tensors become smaller with the microbatch; its parameters do not, nor do the
+ * messages by which the links are timed. */
 static double measured(struct pl_trainer *t)
 {
     const struct pl_pipe *pipe = &t->pipe;
     size_t rows = pl_loader_dry(&t->stage[PLUME_TRAIN].loader)->rows, chunk = rows;
+    unsigned links =
+        (pipe->link[PL_PIPE_PREVIOUS].comm ? 1 : 0) + (pipe->link[PL_PIPE_NEXT].comm ? 1 : 0);
     double bytes = pipe->costs.measured_bytes, fixed = 0;
     struct pl_device_memory memory;
 
@@ -258,7 +261,8 @@ static double measured(struct pl_trainer *t)
     }
     for (size_t i = 0; i < t->ctx.params.n; i++)
         fixed = fmax(fixed, (double)t->ctx.params.list[i]->tensor->count);
-    fixed = 2 * fixed * (double)pl_real_size(t->ctx.params.real) + 4.0 * PL_PIPE_PROBE_BYTES;
+    fixed =
+        2 * fixed * (double)pl_real_size(t->ctx.params.real) + 2.0 * links * PL_PIPE_PROBE_BYTES;
     (void)pl_pipe_microbatches(pipe, rows, &chunk);
     return bytes <= fixed
                ? bytes

@@ -44,10 +44,11 @@ static void set_needs(struct pl_pipe *pipe, const struct told *all, unsigned siz
     }
 }
 
-/* This rank's stage as it is. */
-static int plan(struct pl_trainer *t, struct told *all, struct pl_error *err)
+/* This rank's stage as it is. limit: what it may take; measured before all planning, whose own
+ * memory a run with other options does not have. */
+static int plan(struct pl_trainer *t, double limit, struct told *all, struct pl_error *err)
 {
-    struct told mine = {.limit = pl_memory_limit(t), .stage = t->pipe.stage};
+    struct told mine = {.limit = limit, .stage = t->pipe.stage};
     struct pl_memory_need need;
     int r = pl_memory_need(t, &need, err);
 
@@ -161,7 +162,7 @@ move(struct pl_trainer *t, const size_t *cut, const struct search *search, struc
 
 /* Looks for the best cut whose plans fit, and moves to it. all: what the ranks tell of the cut that
  * they then have. Collective. */
-static int cut_again(struct pl_trainer *t, struct told *all, struct pl_error *err)
+static int cut_again(struct pl_trainer *t, double limit, struct told *all, struct pl_error *err)
 {
     struct pl_pipe *pipe = &t->pipe;
     struct pl_cut_problem problem = pl_pipe_problem(pipe);
@@ -176,7 +177,7 @@ static int cut_again(struct pl_trainer *t, struct told *all, struct pl_error *er
     tighten(pipe, pipe->cut, &search);
     problem.limit = search.limits;
     for (unsigned i = 0; i < CUTS && !fits; i++) {
-        struct told mine = {.limit = pl_memory_limit(t)};
+        struct told mine = {.limit = limit};
         struct pl_error own = {0};
 
         r = pl_pipe_choose(pipe, &problem, cut, &seconds, &own);
@@ -203,15 +204,15 @@ static int cut_again(struct pl_trainer *t, struct told *all, struct pl_error *er
         r = move(t, cut, &search, err);
     if (r < 0)
         return r;
-    return plan(t, all, err); /* as it is now */
+    return plan(t, limit, all, err); /* as it is now */
 }
 
 /* ---- other options ---- */
 
 struct choices {
     struct pl_trainer *trainer;
-    struct told *all; /* room for what ranks tell */
-    double limit;     /* the lowest */
+    struct told *all;  /* room for what ranks tell */
+    double own, limit; /* this rank's, and the lowest */
     struct pl_memory_choice list[CHOICES_MAX];
     size_t n;
 };
@@ -226,7 +227,7 @@ static int try(struct choices *c,
                struct pl_error *err)
 {
     struct pl_trainer *t = c->trainer;
-    struct told mine = {.limit = as->stages ? c->limit : pl_memory_limit(t)};
+    struct told mine = {.limit = as->stages ? c->limit : c->own};
     struct pl_error own = {0};
     double most = 0;
     int r = plan_as(t, as, batch, &mine, &own);
@@ -328,7 +329,8 @@ static int find_choices(struct choices *c, struct pl_error *err)
 static int warn(struct pl_trainer *t, struct told *all, unsigned rank, struct pl_error *err)
 {
     const struct told worst = all[rank];
-    struct choices c = {.trainer = t, .all = all, .limit = INFINITY};
+    struct choices c = {
+        .trainer = t, .all = all, .own = all[t->comm->rank].limit, .limit = INFINITY};
     char need[PL_MEMORY_TEXT], have[PL_MEMORY_TEXT];
     char fits[CHOICES_MAX * (PL_MEMORY_CHOICE + PL_MEMORY_TEXT + 16)];
     int r;
@@ -356,10 +358,11 @@ int pl_memory_stages(struct pl_trainer *trainer, struct pl_error *err)
     struct pl_pipe *pipe = &trainer->pipe;
     unsigned size = trainer->comm->size, worst;
     _cleanup_free_ struct told *all = calloc(size, sizeof(*all));
-    int r = all ? plan(trainer, all, err) : pl_error_nomem(err);
+    double limit = pl_memory_limit(trainer);
+    int r = all ? plan(trainer, limit, all, err) : pl_error_nomem(err);
 
     if (r == 0 && tightest(all, size) < size && pipe->n_stages > 1)
-        r = cut_again(trainer, all, err);
-    worst = tightest(all, size);
-    return r == 0 && worst < size ? warn(trainer, all, worst, err) : r;
+        r = cut_again(trainer, limit, all, err);
+    worst = r == 0 ? tightest(all, size) : size;
+    return worst < size ? warn(trainer, all, worst, err) : r;
 }
