@@ -288,9 +288,8 @@ int pl_rank_message(struct pl_rank_conn *c, json_t *message)
         log_refused(c, pl_msg_type_name(m.type), rank->rank);
         return -EPERM;
     }
-    if (m.type == PL_MSG_RANK_EXCHANGE &&
-        (strlen(m.rank_exchange.name) > PL_RANK_EXCHANGE_MAX ||
-         strlen(m.rank_exchange.value) > PL_RANK_EXCHANGE_MAX))
+    if (m.type == PL_MSG_RANK_EXCHANGE && (strlen(m.rank_exchange.name) > PL_RANK_EXCHANGE_MAX ||
+                                           strlen(m.rank_exchange.value) > PL_RANK_EXCHANGE_MAX))
         return -EMSGSIZE;
     on_message(rank, &m);
     return 0;
