@@ -120,8 +120,8 @@ struct pl_pool2d_args {
  * Without dr_add batchnorm_backward may read dr instead of y and dy.
  *
  * In f32 tables x and dx may have 16 bits of type `half` (x_half), and y, dy, r and dr (y_half).
- * Other tables ignore both. All is rounded as by a kernel of its own, what r is added to, too; relu
- * passes what is above 0 after that. */
+ * Other tables ignore both. Each result is rounded as if a kernel of its own computed it, also the
+ * one to which r is added. relu passes what is above 0 after rounding. */
 struct pl_batchnorm_args {
     size_t batch, channels, inner;
     double eps, momentum;

@@ -360,7 +360,7 @@ int pl_change_command(const char *const *argv, bool *ret_ended, struct pl_error 
     const char *text = pl_buf_str(child.err.len ? &child.err : &child.out);
     bool failed = r == 0 && child.status != 0, some = failed && has_ended(text);
 
-    /* scontrol fails, too, where it has changed the other tasks of an array, and says so. */
+    /* scontrol also fails if it changed only some tasks of an array. Its text says so. */
     *ret_ended = some && !strstr(text, ": No error");
     if (!failed || some)
         return r;

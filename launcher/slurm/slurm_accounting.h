@@ -23,7 +23,7 @@ struct pl_slurm_place {
     const char *cluster, *account, *partition, *qos, *partition_qos;
 };
 
-/* Whose jobs a limit counts. */
+/* The jobs that count towards a limit. */
 enum pl_slurm_cap_scope {
     PL_SLURM_CAP_USER_ACCOUNT, /* the user's of this account, and of the partition if there is one
                                 */

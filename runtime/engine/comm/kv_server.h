@@ -12,7 +12,7 @@
 
 #define PL_KV_NONCE 16
 
-/* Where rank 0's server is, as all ranks get it. */
+/* Address, port and key of rank 0's server. All ranks get them. */
 struct pl_kv_place {
     char address[256];
     uint32_t port;

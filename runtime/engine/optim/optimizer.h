@@ -64,7 +64,7 @@ struct pl_optimizers {
     bool by_blocks; /* squares are summed by block (shard.h): the same bits under every strategy */
     struct pl_range_stats *stats; /* per range, or per block; in the order of optimizers; device
                                      memory */
-    double *clip; /* behind them: a sum of squares, and the factor that clips by it */
+    double *clip; /* two numbers behind stats: the sum of squares, the factor that clips */
 };
 
 /* Statistics of a range or block, by grad_stats. */
