@@ -21,10 +21,38 @@ GPT = {
 }
 Lstm = namedtuple("Lstm", "layers width hidden context vocabulary batch")
 LSTM = Lstm(1, 128, 256, 64, 65, 32)
-RESNET = {"resnet": 32, "resnet224": 224}  # pixels, to which images of 8 x 8 are enlarged
-BATCH = {"mlp": 512, "cnn": 128, "resnet": 32, "resnet224": 128, "lstm": LSTM.batch,
+Resnet = namedtuple("Resnet", "depth size batch")  # size: to which images of 8 x 8 are enlarged
+RESNET = {
+    "resnet": Resnet(18, 32, 32),
+    "resnet224": Resnet(18, 224, 128),
+    "resnet50": Resnet(50, 224, 128),
+}
+BATCH = {"mlp": 512, "cnn": 128, "lstm": LSTM.batch,
+         **{name: net.batch for name, net in RESNET.items()},
          **{name: gpt.batch for name, gpt in GPT.items()}}
 ADAM = ("lstm",)  # as AdamW for GPT; the others have SGD with momentum
+
+
+def resnet_layers(net):
+    """Multiply-adds per image of each layer of examples/resnet: 2 or, from 50 layers on, 3
+    convolutions a block, and one of 1 x 1 beside it where the number of channels changes."""
+    blocks = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}[net.depth]
+    layers, side, channels = [(net.size // 2) ** 2 * 64 * 3 * 49], net.size // 4, 64
+    for stage, n in enumerate(blocks):
+        wide = 64 << stage
+        for i in range(n):
+            out, before = wide, side
+            side //= 2 if stage and not i else 1
+            if net.depth < 50:
+                layers += [side ** 2 * channels * wide * 9, side ** 2 * wide * wide * 9]
+            else:
+                out = 4 * wide
+                layers += [before ** 2 * channels * wide, side ** 2 * wide * wide * 9,
+                           side ** 2 * wide * out]
+            if channels != out:
+                layers += [side ** 2 * channels * out]
+            channels = out
+    return layers + [channels * 10]
 
 
 def flops_of(model, batch=None):
@@ -43,14 +71,7 @@ def flops_of(model, batch=None):
     if model == "mlp":
         layers = [784 * 1024, 1024 * 1024, 1024 * 10]
     elif model in RESNET:
-        layers, side = [(RESNET[model] // 2) ** 2 * 64 * 3 * 49], RESNET[model] // 4
-        for stage in range(4):
-            wide = 64 << stage
-            if stage:
-                side //= 2
-                layers += [side ** 2 * wide * wide // 2 * 10]  # 3 x 3, and 1 x 1 beside it
-            layers += [side ** 2 * wide * wide * 9] * (3 if stage else 4)
-        layers += [512 * 10]
+        layers = resnet_layers(RESNET[model])
     else:
         layers = [26 * 26 * 32 * 9, 24 * 24 * 64 * 32 * 9, 9216 * 128, 128 * 10]
     return 2 * batch * (3 * sum(layers) - layers[0])
@@ -70,7 +91,8 @@ def module_args(build, model, batch=None):
     if model == "cnn":
         args += ["--size", "28", "--lr", "0.01"]
     if model in RESNET:
-        args += ["--size", str(RESNET[model]), "--lr", "0.001"]
+        net = RESNET[model]
+        args += ["--depth", str(net.depth), "--size", str(net.size), "--lr", "0.001"]
     if model == "lstm":
         for name in ("layers", "width", "hidden", "context", "vocabulary"):
             args += [f"--{name}", str(getattr(LSTM, name))]
@@ -168,17 +190,17 @@ def torch_models():
             return self.out(self.lstm(self.embedding(x))[0])
 
     class Enlarged(nn.Module):
-        """The example's ResNet-18 (examples/resnet/resnet.py), on images as the module gets them."""
+        """The example's ResNet (examples/resnet/resnet.py), on images as the module gets them."""
 
-        def __init__(self, size):
+        def __init__(self, net):
             super().__init__()
-            self.size = size
+            self.size = net.size
             path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples",
                                 "resnet", "resnet.py")
             spec = importlib.util.spec_from_file_location("resnet", path)
             example = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(example)
-            self.net = example.ResNet(64, 10)
+            self.net = example.ResNet(64, 10, net.depth)
 
         def forward(self, x):
             return self.net(F.interpolate(x, self.size).expand(-1, 3, -1, -1))

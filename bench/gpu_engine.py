@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Training on a GPU against PyTorch on the same GPU, as a table in Markdown: GPT-2 (124M, T 1024,
 bf16, each side at its best batch), the MLP and the CNN of engine.py in f32, tf32 and bf16; where they
-are named GPT-2 of 350M (gpt2-medium) and ResNet-18 on images of 224 x 224 (resnet224), too.
+are named GPT-2 of 350M (gpt2-medium), ResNet-18 and ResNet-50 on images of 224 x 224 (resnet224,
+resnet50), too.
 
     gpu_engine.py [--tiny]
 
 Each row is printed at once, the comparisons at the end, also after a SIGTERM. Plume is pltrain with
 bench/models; its loader reads and converts samples as always. The peer (see gpu_peer.py) is
 PyTorch, eager and with torch.compile, on batches made before. One side uses the GPU at a time, and
-Plume runs again after the others. PLUME_TORCH_PYTHON is a Python that has torch (default: python3);
-without one the table has Plume's rows only. Exits with 77 without a GPU, with 1 if Plume fails.
+Plume runs again after the others; GPT-2 then trains with --amp-level O2, too (everything but norms,
+softmax and losses in 16 bits), a row that no comparison uses. PLUME_TORCH_PYTHON is a Python that
+has torch (default: python3); without one the table has Plume's rows only. Exits with 77 without a
+GPU, with 1 if Plume fails.
 
 GPU_ENGINE_SECONDS limits the whole run (default: the time that check has left, at most 300); the
 report names the rows that did not fit. GPU_ENGINE_MODELS=gpt2,mlp, GPU_ENGINE_BATCHES=16,32 (of
@@ -48,7 +51,8 @@ PRODUCT = 256 if TINY else 8192
 TYPES = os.environ.get("GPU_ENGINE_TYPES", "f32,tf32,bf16").split(",")  # types of the small models
 NEED_S = {"Plume": 8, "eager": 20, "compile": 60, "compile small": 25}  # the least to start
 # Samples: many steps per epoch, because the loader restarts with each, and full batches only.
-ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048, "gpt2-medium": 1024, "resnet224": 60 * 128}
+ROWS = {"mlp": 120 * 512, "cnn": 480 * 128, "gpt2": 2048, "gpt2-medium": 1024, "resnet224": 60 * 128,
+        "resnet50": 60 * 128}
 
 # Dense TFLOP/s of tensor cores in bf16 and tf32, and of f32 without them. Sources: NVIDIA's data
 # sheets of the H200, H100 and A100, whose figures "with sparsity" are twice these.
@@ -228,13 +232,14 @@ class Run:
                 "PLUME_LOG": "debug:train", "TIMED_SECONDS": str(TRIAL_S),
                 "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
-    def pltrain(self, model, dtype, batch, warm_s):
+    def pltrain(self, model, dtype, batch, warm_s, level=None):
         """The output of a run: its JSON, its messages, its start time."""
         seconds = math.ceil(warm_s + (TRIALS + 1) * TRIAL_S)
         argv = [os.path.join(BUILD, "pltrain"), "--gpus", "1", "--log-every", "1000000"]
         argv += (["--max-steps", str(TRIALS + 2)] if TINY else
                  ["--max-time", f"00:{seconds // 60:02}:{seconds % 60:02}"])
         argv += ["--precision", "bf16"] if dtype == "bf16" else []
+        argv += ["--amp-level", level] if level else []
         argv += ["--tf32"] if dtype != "f32" else []
         env = self.env(model)
         start = time.time()
@@ -249,9 +254,9 @@ class Run:
             raise RuntimeError(last)
         return result[0], done.stderr, start
 
-    def ours(self, model, dtype, batch, how=""):
+    def ours(self, model, dtype, batch, how="", level=None):
         for warm_s in (WARM_S, 5 * WARM_S):
-            result, messages, start = self.pltrain(model, dtype, batch, warm_s)
+            result, messages, start = self.pltrain(model, dtype, batch, warm_s, level)
             rates = [1 / s for s in result["step_s"][1:]]  # the first one is the warm-up
             if rates:
                 break
@@ -259,18 +264,18 @@ class Run:
         if not rates or not memory:
             raise RuntimeError(f"pltrain reported {len(rates)} trials: {messages[-200:]}")
         self.report.set_card(memory[2])
-        row = Row("Plume", model, dtype, batch, rates, result["first_step"] - start,
-                  float(memory[1]), how)
+        row = Row(f"Plume {level}" if level else "Plume", model, dtype, batch, rates,
+                  result["first_step"] - start, float(memory[1]), how)
         self.report.add(row)
         return row
 
-    def try_ours(self, model, dtype, batch, how=""):
+    def try_ours(self, model, dtype, batch, how="", level=None):
         """A row; None if memory or time is exhausted, or the run failed."""
         what = f"Plume, {model} {dtype}, batch {batch}"
         if not self.has_time(what, "Plume"):
             return None
         try:
-            return self.ours(model, dtype, batch, how)
+            return self.ours(model, dtype, batch, how, level)
         except OutOfMemory:
             self.report.note(f"{what}: out of memory")
         except (RuntimeError, subprocess.TimeoutExpired) as e:
@@ -412,12 +417,13 @@ def language(run, model, batches):
     best = run.report.best("Plume", model, "bf16")
     if best:
         run.try_ours(model, "bf16", best.batch, "again")
+        run.try_ours(model, "bf16", best.batch, level="O2")
     return more
 
 
 def small(run, model, batch):
     """Measures one batch in all types, of a large network in bf16 only."""
-    types = TYPES if model != "resnet224" else [t for t in TYPES if t == "bf16"]
+    types = TYPES if model in ("mlp", "cnn") else [t for t in TYPES if t == "bf16"]
 
     def eager(peer):
         for dtype in types:

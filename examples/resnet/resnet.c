@@ -1,18 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* ResNet-18 (He et al. 2015, arXiv 1512.03385) on handwritten digits, which are enlarged to 32 x 32
- * pixels in three equal colours. Layers and names are torchvision's, so its weights are read as
- * they are, and PyTorch reads a checkpoint of this module:
+/* ResNet (He et al. 2015, arXiv 1512.03385) of 18 to 152 layers on handwritten digits, which are
+ * enlarged to 32 x 32 pixels in three equal colours. Layers and names are torchvision's, so its
+ * weights are read as they are, and PyTorch reads a checkpoint of this module:
  *
  *     pltrain --weights resnet18.safetensors resnet --classes 1000
+ *     pltrain --weights resnet50.safetensors resnet --classes 1000 --depth 50
  *
  * resnet.py is the same in PyTorch. */
+#include <errno.h>
 #include <plume/module.h>
 #include <plume/ops_image.h>
 #include <stdio.h>
 
 #define SIDE 8 /* width and height of a digit */
 #define STAGES 4
-#define BLOCKS 2 /* of a stage */
+#define BLOCKS 36 /* of a stage, at most */
+#define UNITS 3   /* of a block, at most */
+
+/* From 50 layers on a block is a bottleneck: 1 x 1 to fewer channels, 3 x 3, and 1 x 1 to four
+ * times as many. */
+static const struct depth {
+    double layers;
+    size_t units; /* of a block */
+    size_t blocks[STAGES];
+} depths[] = {
+    {18, 2, {2, 2, 2, 2}},   {34, 2, {3, 4, 6, 3}},       {50, 3, {3, 4, 6, 3}},
+    {101, 3, {3, 4, 23, 3}}, {152, 3, {3, 8, BLOCKS, 3}},
+};
 
 /* A convolution without bias, and batch norm. */
 struct unit {
@@ -21,10 +35,12 @@ struct unit {
 };
 
 struct block {
-    struct unit first, second, shortcut; /* shortcut: where the shape changes, else empty */
+    struct unit unit[UNITS];
+    struct unit shortcut; /* where the shape changes, else empty */
 };
 
 struct resnet {
+    const struct depth *depth;
     size_t size;
     struct unit stem;
     struct block block[STAGES][BLOCKS];
@@ -32,6 +48,7 @@ struct resnet {
 };
 
 static const struct plume_hparam hparams[] = {
+    {"depth", "18", 18, 152, 1, "layers: 18, 34, 50, 101 or 152"},
     {"width", "64", 1, 65536, 1, "channels of the first stage; each stage doubles them"},
     {"classes", "10", 2, 65536, 1, "1000 for weights of ImageNet"},
     {"size", "32", 8, 4096, 1, "width and height to which digits are enlarged"},
@@ -69,6 +86,34 @@ static struct unit unit(struct plume_context *pl,
     return u;
 }
 
+/* Adds the convolutions of a block, from `in` to the returned number of channels. `wide` are those
+ * of the 3 x 3 convolutions, the first of which has the stride. */
+static size_t add_block(struct plume_context *pl,
+                        struct block *block,
+                        const char *prefix,
+                        size_t units,
+                        size_t in,
+                        size_t wide,
+                        size_t stride)
+{
+    size_t out = units == 3 ? 4 * wide : wide, from = in;
+    char conv[16], bn[16];
+
+    for (size_t i = 0; i < units; i++) {
+        size_t kernel = units == 3 && i != 1 ? 1 : 3;
+        size_t to = i + 1 == units ? out : wide;
+
+        snprintf(conv, sizeof(conv), "conv%zu", i + 1);
+        snprintf(bn, sizeof(bn), "bn%zu", i + 1);
+        block->unit[i] =
+            unit(pl, prefix, conv, bn, from, to, kernel, i == (units == 3) ? stride : 1);
+        from = to;
+    }
+    if (in != out)
+        block->shortcut = unit(pl, prefix, "downsample.0", "downsample.1", in, out, 1, stride);
+    return out;
+}
+
 static int configure(struct plume_context *pl)
 {
     struct resnet *net = pl->state;
@@ -76,20 +121,19 @@ static int configure(struct plume_context *pl)
     size_t classes = (size_t)plume_hparam(pl, "classes");
     char prefix[64];
 
+    for (size_t i = 0; i < sizeof(depths) / sizeof(*depths); i++)
+        if (depths[i].layers == plume_hparam(pl, "depth"))
+            net->depth = &depths[i];
+    if (!net->depth)
+        return plume_fail(pl, -EINVAL, "depth is 18, 34, 50, 101 or 152");
+
     net->size = (size_t)plume_hparam(pl, "size");
     net->stem = unit(pl, "", "conv1", "bn1", 3, width, 7, 2);
     for (size_t s = 0; s < STAGES; s++)
-        for (size_t i = 0; i < BLOCKS; i++) {
-            struct block *block = &net->block[s][i];
-            size_t out = width << s, stride = s > 0 && i == 0 ? 2 : 1;
-
+        for (size_t i = 0; i < net->depth->blocks[s]; i++) {
             snprintf(prefix, sizeof(prefix), "layer%zu.%zu.", s + 1, i);
-            block->first = unit(pl, prefix, "conv1", "bn1", in, out, 3, stride);
-            block->second = unit(pl, prefix, "conv2", "bn2", out, out, 3, 1);
-            if (in != out)
-                block->shortcut =
-                    unit(pl, prefix, "downsample.0", "downsample.1", in, out, 1, stride);
-            in = out;
+            in = add_block(pl, &net->block[s][i], prefix, net->depth->units, in, width << s,
+                           s > 0 && i == 0 ? 2 : 1);
         }
     net->fc_w = plume_param(pl, "fc.weight", PLUME_INIT_FAN_IN, 2, (size_t[]){classes, in});
     net->fc_b = plume_param(pl, "fc.bias", PLUME_INIT_ZERO, 1, &classes);
@@ -130,11 +174,14 @@ static plume_tensor *forward(struct plume_context *pl, const struct plume_batch 
     x = run_unit(pl, &net->stem, x, PLUME_RELU);
     x = plume_max_pool2d(pl, x, 3, 2, 1);
     for (size_t s = 0; s < STAGES; s++)
-        for (size_t i = 0; i < BLOCKS; i++) {
+        for (size_t i = 0; i < net->depth->blocks[s]; i++) {
             const struct block *block = &net->block[s][i];
-            plume_tensor *h = run_unit(pl, &block->first, x, PLUME_RELU);
+            size_t last = net->depth->units - 1;
+            plume_tensor *h = x;
 
-            h = run_unit(pl, &block->second, h, PLUME_IDENTITY);
+            for (size_t j = 0; j < last; j++)
+                h = run_unit(pl, &block->unit[j], h, PLUME_RELU);
+            h = run_unit(pl, &block->unit[last], h, PLUME_IDENTITY);
             if (block->shortcut.conv)
                 x = run_unit(pl, &block->shortcut, x, PLUME_IDENTITY);
             x = plume_relu(pl, plume_add(pl, h, x));
@@ -170,7 +217,7 @@ static const struct plume_module module = {
     .struct_size = sizeof(struct plume_module),
     .abi = PLUME_MODULE_ABI,
     .name = "resnet",
-    .summary = "ResNet-18 on handwritten digits, with torchvision's names",
+    .summary = "ResNet of 18 to 152 layers on handwritten digits, with torchvision's names",
     .hparams = hparams,
     .objective = "max:test_acc",
     .state_size = sizeof(struct resnet),

@@ -29,18 +29,42 @@ class Block(nn.Module):
         return F.relu(h + (self.downsample(x) if self.downsample else x))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        outputs = 4 * width
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample = None
+        if inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                                            nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        h = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return F.relu(self.bn3(self.conv3(h)) + (self.downsample(x) if self.downsample else x))
+
+
+BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3),
+          152: (3, 8, 36, 3)}  # of each stage, by layers
+
+
 class ResNet(nn.Module):
-    def __init__(self, width, classes):
+    def __init__(self, width, classes, depth=18):
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        inputs = width
-        for stage in range(4):
-            outputs = width << stage
-            blocks = nn.Sequential(Block(inputs, outputs, 2 if stage else 1),
-                                   Block(outputs, outputs, 1))
-            setattr(self, f"layer{stage + 1}", blocks)
-            inputs = outputs
+        kind, inputs, times = (Bottleneck, width, 4) if depth >= 50 else (Block, width, 1)
+        for stage, n in enumerate(BLOCKS[depth]):
+            blocks = []
+            for i in range(n):
+                blocks.append(kind(inputs, width << stage, 2 if stage and not i else 1))
+                inputs = times * (width << stage)
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(inputs, classes)
 
     def forward(self, x):
@@ -50,9 +74,9 @@ class ResNet(nn.Module):
 
 
 def main():
-    args = twin.arguments(width=64, classes=10, size=32, lr=0.05, momentum=0.9,
+    args = twin.arguments(depth=18, width=64, classes=10, size=32, lr=0.05, momentum=0.9,
                           weight_decay=0.0001)
-    net = ResNet(args.width, args.classes)
+    net = ResNet(args.width, args.classes, args.depth)
     images = F.interpolate(twin.digits(args, "images")[:, None], args.size).repeat(1, 3, 1, 1)
     labels = twin.digits(args, "labels")
     optimizer = torch.optim.SGD(net.parameters(), lr=args.lr, momentum=args.momentum,

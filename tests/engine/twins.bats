@@ -23,14 +23,14 @@ print(" ".join(f"--{k} {v}" for k, v in value.items()) if isinstance(value, dict
 PY
 }
 
-# trains NAME WARNING MAPS...: from the twin's weights; its losses.
+# trains NAME WARNING MAPS...: from the twin's weights; its losses. resnet50 is resnet with other numbers.
 trains() {
     local name=$1 warning=$2
     shift 2
     # shellcheck disable=SC2046 # words
     run -0 --separate-stderr pltrain --weights "$TWINS/$name.safetensors" "$@" --precision 64 \
         --epochs 99 --overfit-batches "$(field "$name" batches)" --max-steps 20 --log-every 1 --log-dir "$name" \
-        "$name" --batch_size "$(field "$name" batch_size)" $(field "$name" numbers)
+        "${name%%[0-9]*}" --batch_size "$(field "$name" batch_size)" $(field "$name" numbers)
     # shellcheck disable=SC2053 # a pattern
     [[ $stderr == $warning ]] || { echo "$stderr"; false; }
     python3 - "$TWINS/twins.json" "$name" <<'PY'
@@ -54,10 +54,13 @@ PY
 
 @test "resnet reads torchvision's names, and trains as its twin does" {
     trains resnet "" --weights-strict
+    trains resnet50 "" --weights-strict
     python3 -c '
 import sys
 names = open(sys.argv[1], "rb").read(9000)
 assert b"layer2.0.downsample.1.num_batches_tracked" in names' "$TWINS/resnet.safetensors"
+    run -1 --separate-stderr pltrain --max-steps 1 resnet --depth 20
+    [[ $stderr == *"depth is 18, 34, 50, 101 or 152"* ]]
 }
 
 @test "gpt reads GPT-2's names by gpt2.map, trains as its twin does, and writes the same characters" {
