@@ -23,8 +23,8 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak allocations [SCENARIO[:N]...]
        ./dev soak fuzz [--list | DIVISOR]
        ./dev soak stalls [N [SEED]]
-       ./dev soak chaos [--seed N] [--minutes M | --count K] [--jobs J]
-                        [--way WAY] [--fault NAME] [--case SEED:I]
+       ./dev soak chaos [--seed N] [--minutes M | --count K | --each [K]]
+                        [--jobs J] [--way WAY] [--fault NAME] [--case SEED:I]
        ./dev soak recipes [NAME...]
        ./dev soak container IMAGE
        ./dev soak cgroup2
@@ -42,7 +42,8 @@ Usage: ./dev soak graphs [N [SEED]]
   stalls       N simulated jobs with noisy steps, pauses and hangs: no alarm but
                for a hang, and each hang is named, in time and rightly
   chaos        faults at random moments in real steps on a private cluster, by
-               plrun and by the plugin; [40 cases, 3 at a time, a clock's seed]
+               plrun and by the plugin; [40 cases, 3 at a time, a clock's seed];
+               --each takes each fault by each way K times [1]
   cgroup2      control groups of version 2 with their controllers, in User Mode
                Linux (the package user-mode-linux; needs root)
   recipes      each recipe of doc/recipes.md with the packages that the Python

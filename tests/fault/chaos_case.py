@@ -389,6 +389,7 @@ class Place:
         """Three nodes of six are for cases alone."""
         said = subprocess.run(["sinfo", "-h", "-p", "main", "-N", "-o", "%N"], capture_output=True, text=True,
                               check=True, timeout=30).stdout.split()
+        self.groups = queue.SimpleQueue()  # those of a cluster before are gone
         groups = [said[i:i + 3] for i in range(len(said) - len(said) // 6 * 3, len(said), 3)]
         for group in groups:
             self.groups.put(group)

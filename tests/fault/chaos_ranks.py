@@ -85,13 +85,16 @@ def saves(c):
     c.must_fail(code, kind="exit", rank=rank, exit=code)
 
 
+# Processes in sessions of their own, which take no signal but SIGKILL.
+LEAVE = "for i in 1 2 3; do setsid bash -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & done\n"
+
+
 @fault()
 def grandchildren(c):
     """A rank that leaves processes in sessions of their own, and fails or not."""
     rank, code = c.pick(), c.random.choice((0, 0, 7))
-    leave = "for i in 1 2 3; do setsid bash -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & done\n"
-    c.plan_all(leave + "stand; everybody; exit 0\n")
-    c.plan(rank, leave + f"stand; everybody; exit {code}\n")
+    c.plan_all(LEAVE + "stand; everybody; exit 0\n")
+    c.plan(rank, LEAVE + f"stand; everybody; exit {code}\n")
     c.start()
     if code:
         c.must_fail(code, kind="exit", rank=rank, exit=code)
@@ -160,7 +163,7 @@ def ranks_pause(c):
 @fault(ways=("plrun",))
 def guard_killed(c):
     rank = c.pick()
-    c.plan_all("stand\n" + STAY)
+    c.plan_all(c.random.choice(("", LEAVE)) + "stand\n" + STAY)
     c.start()
     there = c.ranks_there()
     c.pause()
