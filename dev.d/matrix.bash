@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # ./dev matrix: builds of the tools by other compilers, without features, against other headers, for
-# another architecture. Tests run in ./dev test; here all but pjrt, races and aarch64 is compiled and
-# linked only.
+# another architecture. Tests run in ./dev test; here all but pjrt, races, chaos and aarch64 is compiled
+# and linked only.
 
 # shellcheck source=dev.d/build.bash
 . "$PLUME_SRC/dev.d/build.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    cuda-12 pjrt clang races hardened reproducible gcc-11 debian13 aarch64)
-readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie
+    cuda-12 pjrt clang races chaos hardened reproducible gcc-11 debian13 aarch64)
+readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie MATRIX_CHAOS_SEED=5
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
     -Dpjrt=auto -Dslurm_prefix=)
@@ -30,6 +30,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       clang         by clang
       races         tests of CUDA kernels on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks
+      chaos         each fault of ./dev soak chaos, by plrun and by the plugin,
+                    with fixed seeds (needs slurmctld; some faults need root)
       hardened      a release build with LTO and -Dhardening=true
       reproducible  the same once more, of a copy elsewhere: the same bytes
       gcc-11        by gcc 11
@@ -177,6 +179,19 @@ row_races() {
     PLUME_EMULATED_BANKS=$MATRIX_DIR/banks meson test -C "$dir" --suite kernels \
         --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs
     "$PLUME_SRC/tests/cuda/banks.py" "$MATRIX_DIR/banks" --most 3
+}
+
+# --late: it may run beside other work. A case that is wrong runs once more, alone, as in ./dev test.
+row_chaos() {
+    local dir=$MATRIX_DIR/chaos log=$MATRIX_DIR/chaos.txt
+    command -v slurmctld >/dev/null || skip "no slurmctld"
+    command -v munged >/dev/null || skip "no munged"
+    others_can_read || in_copy matrix chaos
+    reconfigure_in "$dir" -Dtests=enabled -Dcuda=disabled -Dmpi=disabled
+    ninja -C "$dir" -j "$(nproc)" --quiet tools tests/fakes/libfake-clock.so
+    PLUME_BUILD=$dir "$PLUME_SRC/tests/fault/chaos.py" --each 3 --again --seed "$MATRIX_CHAOS_SEED" \
+        --jobs 6 --nodes 12 --late 60 | tee "$log"
+    sed -n 's/^# unsteady: //p' "$log" >"$ROW_REASON"
 }
 
 readonly MATRIX_RELEASE=(--buildtype=release -Db_lto=true -Dhardening=true)

@@ -248,25 +248,6 @@ test_end() {
     test_sweep
 }
 
-# As root some tests act as another user, who must be able to read the tree.
-others_can_read() {
-    ((EUID != 0)) || setpriv --reuid 65534 --regid 65534 --clear-groups \
-        test -x "$PLUME_SRC" -a -r "$PLUME_SRC/dev" -a -r "$PLUME_SRC/dev.d/test.bash" 2>/dev/null
-}
-
-test_in_copy() {
-    local copy rc=0
-    copy=$(mktemp -d "${TMPDIR:-/tmp}/plume-src-XXXXXX")
-    # shellcheck disable=SC2064 # this very folder
-    trap "rm -rf '$copy'" EXIT
-    chmod 0755 "$copy"
-    say "dev: other users cannot read this tree; testing a copy of it"
-    tar -C "$PLUME_SRC" --exclude='./build*' --exclude=./runs -cf - . | tar -C "$copy" -xf -
-    chmod -R a+rX "$copy"
-    PLUME_TEST_COPY=1 "$copy/dev" test "$@" || rc=$?
-    exit "$rc"
-}
-
 cmd_test() {
     local arg
     local -a suites=() lanes=() cuda=()
@@ -288,7 +269,7 @@ cmd_test() {
         lanes=("${TEST_LANES[@]}")
     fi
     deps_ensure build test lint
-    others_can_read || [[ -n ${PLUME_TEST_COPY:-} ]] || test_in_copy "$@"
+    others_can_read || in_copy test "$@"
 
     python_found
     # ./dev build may have left CUDA out
