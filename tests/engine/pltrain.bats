@@ -572,6 +572,7 @@ named() {
 }
 
 @test "models that one requeued trial trains have checkpoints of their own" {
+    cd "$BATS_TEST_TMPDIR"
     export PLUME_REQUEUE_ON=timeout PLUME_TRIAL_DIR=$BATS_TEST_TMPDIR
     local -a short=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --epochs 1)
     pltrain "${short[@]}" mlp
