@@ -62,8 +62,9 @@ put_normal(const plume_tensor *t, double mean, double deviation, struct pl_rng *
 
     for (size_t at = 0, n; at < t->count; at += n) {
         n = PL_MIN(t->count - at, (size_t)BLOCK);
+        pl_rng_normals(rng, n, x);
         for (size_t k = 0; k < n; k++)
-            x[k] = mean + deviation * pl_rng_normal(rng);
+            x[k] = mean + deviation * x[k];
         pl_initial_put(t, data, at, n, x);
     }
 }
@@ -135,8 +136,7 @@ static int put_orthogonal(
         return pl_error_nomem(err);
     for (size_t j = 0; j < m; j++)
         do
-            for (size_t k = 0; k < n; k++)
-                v[j * n + k] = pl_rng_normal(rng);
+            pl_rng_normals(rng, n, v + j * n);
         while (!orthonormalise(v, j, n));
     for (size_t i = 0; i < t->count; i++) {
         double x = gain * (rows < columns ? v[i] : v[i % columns * n + i / columns]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params/params.h"
 #include "common/base/parse.h"
+#include "kernels/pool/pool.h"
 #include "runtime/engine/params/consistency.h"
 #include "runtime/engine/params/param_parts.h"
 #include "runtime/engine/params/shard.h"
@@ -9,6 +10,7 @@
 #include "runtime/engine/util/sha256.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #define STREAM_INIT 0x696e6974u
@@ -326,7 +328,7 @@ static int init_part(struct pl_params *params,
     return r < 0 ? r : pl_param_part_put(params, p, p->tensor->data, NULL, whole, err);
 }
 
-/* All ranks of shards need rank 0's numbers: libm may differ between nodes. */
+/* A module's own values may differ between ranks: rank 0's count. */
 static int init_shard(struct pl_params *params,
                       struct pl_comm *comm,
                       const struct pl_param *p,
@@ -345,12 +347,52 @@ static int init_shard(struct pl_params *params,
                                      whole, err);
 }
 
+static int init_param(struct pl_params *params,
+                      struct pl_comm *comm,
+                      const struct pl_param *p,
+                      struct pl_rng *rng,
+                      struct pl_error *err)
+{
+    if (params->shard == PL_SHARD_PARAM)
+        return init_shard(params, comm, p, rng, err);
+    if (pl_param_is_split(p))
+        return init_part(params, p, rng, err);
+    return init_tensor(params->dev, p->tensor, &p->initial, p->given, rng, err);
+}
+
+struct init {
+    struct pl_params *params;
+    struct pl_comm *comm;
+    uint64_t seed;
+    atomic_int result; /* of the first that failed, who sets err */
+    struct pl_error *err;
+};
+
+/* Each parameter has random numbers of its own, so threads may make them in any order. */
+static void init_range(void *ctx, size_t begin, size_t end)
+{
+    struct init *a = ctx;
+
+    for (size_t i = begin; i < end && atomic_load(&a->result) == 0; i++) {
+        struct pl_error err = {0};
+        struct pl_rng rng;
+        int r, none = 0;
+
+        if (!pl_param_is_own(a->params, a->params->list[i]))
+            continue;
+        pl_rng_init(&rng, a->seed, STREAM_INIT + ((uint64_t)i << 32));
+        r = init_param(a->params, a->comm, a->params->list[i], &rng, &err);
+        if (r < 0 && atomic_compare_exchange_strong(&a->result, &none, r) && a->err)
+            *a->err = err;
+    }
+}
+
 int pl_params_init_values(struct pl_params *params,
                           struct pl_comm *comm,
                           uint64_t seed,
                           struct pl_error *err)
 {
-    struct pl_rng rng;
+    struct init a = {.params = params, .comm = comm, .seed = seed, .err = err};
     int r = 0;
 
     params->values_version++;
@@ -358,19 +400,13 @@ int pl_params_init_values(struct pl_params *params,
     for (size_t i = 0; i < params->n_buffers && r == 0; i++)
         r = init_tensor(params->dev, params->buffers[i].tensor,
                         &(struct pl_initial){.kind = params->buffers[i].init}, NULL, NULL, err);
-    for (size_t i = 0; i < params->n && r == 0; i++) {
-        if (!pl_param_is_own(params, params->list[i]))
-            continue;
-        pl_rng_init(&rng, seed, STREAM_INIT + ((uint64_t)i << 32));
-        if (params->shard == PL_SHARD_PARAM)
-            r = init_shard(params, comm, params->list[i], &rng, err);
-        else if (pl_param_is_split(params->list[i]))
-            r = init_part(params, params->list[i], &rng, err);
-        else
-            r = init_tensor(params->dev, params->list[i]->tensor, &params->list[i]->initial,
-                            params->list[i]->given, &rng, err);
-    }
-    return r;
+    if (r < 0)
+        return r;
+    if (params->dev->ops->host && params->shard != PL_SHARD_PARAM && !params->peers)
+        pl_pool_parallel(params->n, 1, init_range, &a);
+    else /* one thread asks devices and ranks; of parts there is one whole at a time */
+        init_range(&a, 0, params->n);
+    return atomic_load(&a.result);
 }
 
 /* Adds a parameter of which other ranks have parts or shards. */

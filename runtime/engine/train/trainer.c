@@ -247,7 +247,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = pl_ema_init(&t->ema, params, t->options->ema, err);
     if (r < 0)
         return tell_memory(t, r, err);
-    /* All ranks use the same seed, but libm may differ between nodes: rank 0's values count. */
+    /* All ranks draw the same numbers. A module's own values, and files of weights, may differ
+     * between nodes: rank 0's count. */
     r = pl_params_init_values(params, t->comm, t->options->seed, err);
     if (r == 0)
         r = load_weights(t, err);

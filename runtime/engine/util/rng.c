@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/util/rng.h"
 
-#include <math.h>
 #include <string.h>
 
 static uint64_t splitmix(uint64_t *x)
@@ -76,11 +75,4 @@ void pl_rng_uniforms(struct pl_rng *rng, size_t n, double *ret)
     for (size_t i = 0; i < n; i++)
         ret[i] = (double)(int64_t)(next(s) >> 11) * 0x1p-53;
     memcpy(rng->s, s, sizeof(s));
-}
-
-double pl_rng_normal(struct pl_rng *rng)
-{
-    double u = 1 - pl_rng_uniform(rng), v = pl_rng_uniform(rng);
-
-    return sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v);
 }

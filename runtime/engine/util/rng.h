@@ -19,5 +19,6 @@ uint64_t pl_rng_below(struct pl_rng *rng, uint64_t limit); /* [0, limit), unbias
 double pl_rng_uniform(struct pl_rng *rng);                 /* [0, 1), 53 bits */
 void pl_rng_uniforms(struct pl_rng *rng, size_t n, double *ret); /* n of them */
 double pl_rng_normal(struct pl_rng *rng); /* mean 0, variance 1 (Box and Muller) */
+void pl_rng_normals(struct pl_rng *rng, size_t n, double *ret); /* n of them */
 
 #endif

@@ -3,8 +3,9 @@
 #include "kernels/kernels.h"
 #include "runtime/engine/data/npy.h"
 #include "runtime/engine/util/hparam.h"
-#include "runtime/engine/util/rng.h"
+#include "runtime/engine/util/rng_private.h"
 #include "runtime/engine/util/sha256_private.h"
+#include "runtime/engine/util/xxh64.h"
 
 #include <math.h>
 #include <sched.h>
@@ -146,6 +147,66 @@ static void test_rng(void **state)
         assert_true(count[i] > 9400 && count[i] < 10600);
 }
 
+/* By the C library, within some ulp: a draw is a product of four rounded factors. */
+static double box_muller(const double *u)
+{
+    return sqrt(-2 * log(1 - u[0])) * cos(6.28318530717958647693 * u[1]);
+}
+
+/* Each level has the bits of the plain one, in each place of a vector, for random and extreme
+ * numbers. */
+static void test_rng_normals_by_level(void **state)
+{
+    static const double extremes[] = {
+        0,     0x1p-53,    0x1p-52,       0.125, 0.25, 0x1p-2 + 0x1p-53,
+        0.375, 0.5,        0.5 - 0x1p-53, 0.625, 0.75, 0.75 - 0x1p-53,
+        0.875, 1 - 0x1p-53};
+    const size_t n_extremes = PL_COUNT(extremes) * PL_COUNT(extremes), n = 30000;
+    _cleanup_free_ double *u = calloc(2 * n, sizeof(*u)), *any = calloc(n, sizeof(*any));
+    _cleanup_free_ double *x = calloc(n, sizeof(*x));
+    struct pl_rng rng;
+
+    pl_rng_init(&rng, 3, 4);
+    pl_rng_uniforms(&rng, 2 * n, u);
+    for (size_t i = 0; i < n_extremes; i++) {
+        u[2 * i] = extremes[i % PL_COUNT(extremes)];
+        u[2 * i + 1] = extremes[i / PL_COUNT(extremes)];
+    }
+    assert_true(pl_rng_box_muller(0, u, n, any));
+    for (size_t i = 0; i < n; i++) {
+        double want = box_muller(u + 2 * i);
+
+        if (!(fabs(any[i] - want) <= 1e-15 * fabs(want) + 1e-25))
+            fail_msg("of %a and %a: %a, not %a", u[2 * i], u[2 * i + 1], any[i], want);
+    }
+    for (unsigned level = 1; level < PL_RNG_LEVELS; level++)
+        for (size_t at = 0, len; at < n; at += len) {
+            len = PL_MIN(pl_rng_below(&rng, 40), n - at);
+            if (!pl_rng_box_muller(level, u + 2 * at, len, x + at))
+                break; /* not this processor's */
+            assert_memory_equal(x + at, any + at, len * sizeof(*x));
+        }
+}
+
+/* The same numbers, one by one or many, on any machine. */
+static void test_rng_normals_repeat(void **state)
+{
+    struct pl_rng one, many;
+    double x[700];
+
+    pl_rng_init(&one, 5, 6);
+    many = one;
+    for (size_t n = 0; n <= PL_COUNT(x); n += 175) {
+        pl_rng_normals(&many, n, x);
+        for (size_t i = 0; i < n; i++)
+            assert_true(x[i] == pl_rng_normal(&one));
+    }
+    assert_memory_equal(&one, &many, sizeof(one));
+    pl_rng_init(&one, 7, 8);
+    pl_rng_normals(&one, PL_COUNT(x), x);
+    assert_int_equal(pl_xxh64(x, sizeof(x)), 0x1f3373252e816cd1);
+}
+
 /* The implementation for this processor agrees with the portable one. */
 static void test_sha256_compress_any(void **state)
 {
@@ -270,6 +331,8 @@ int main(void)
         cmocka_unit_test(test_npy_reads_what_numpy_writes),
         cmocka_unit_test(test_npy_refuses),
         cmocka_unit_test(test_rng),
+        cmocka_unit_test(test_rng_normals_by_level),
+        cmocka_unit_test(test_rng_normals_repeat),
         cmocka_unit_test(test_rng_uniforms),
         cmocka_unit_test(test_sha256),
         cmocka_unit_test(test_sha256_compress_any),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Parameter arenas, start values and the plan of buckets. */
+#include "kernels/pool/pool.h"
 #include "runtime/engine/ops/ops.h"
 #include "runtime/engine/reduce/reducer.h"
 
@@ -112,6 +113,39 @@ static void test_init_depends_on_seed_only(void **state)
     assert_string_equal(a, c);
     assert_int_equal(strlen(a), 16);
     teardown(&f);
+}
+
+/* Each parameter has a stream of its own, whoever draws it. */
+static void test_init_does_not_depend_on_threads(void **state)
+{
+    enum { N = 40, COUNT = 24 * 30 };
+    double first[N][COUNT], values[N][COUNT];
+
+    for (unsigned threads = 1; threads <= 4; threads++) {
+        struct pl_params params;
+
+        pl_pool_resize(threads);
+        pl_params_init(&params, pl_device_cpu(), PL_REAL_F64);
+        for (size_t i = 0; i < N; i++) {
+            plume_tensor *t = NULL;
+            char name[8];
+
+            snprintf(name, sizeof(name), "p%zu", i);
+            assert_int_equal(
+                pl_params_declare(&params, name, PLUME_INIT_HE, 2, (size_t[]){24, 30}, &t, NULL),
+                0);
+            params.list[i]->initial.kind = (enum plume_init)(i % (PLUME_INIT_ORTHOGONAL + 1));
+            params.list[i]->initial.b = 1;
+            t->data = values[i];
+        }
+        memset(values, 0xff, sizeof(values));
+        assert_int_equal(pl_params_init_values(&params, NULL, 1, NULL), 0);
+        if (threads == 1)
+            memcpy(first, values, sizeof(first));
+        assert_memory_equal(first, values, sizeof(first));
+        pl_params_finish(&params);
+    }
+    pl_pool_resize(0);
 }
 
 static void test_declare_refuses(void **state)
@@ -279,6 +313,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout_follows_the_tape),
         cmocka_unit_test(test_init_depends_on_seed_only),
+        cmocka_unit_test(test_init_does_not_depend_on_threads),
         cmocka_unit_test(test_declare_refuses),
         cmocka_unit_test(test_buckets_cover_the_arena_backwards),
         cmocka_unit_test(test_initial_values_have_their_distribution),
