@@ -59,7 +59,7 @@
     /* Plume's own: between its parts */                                                           \
     X(PLUME_RUN_DIR, PATH, NULL, PLRUN | PLRUND | RANK, "the run folder")                          \
     X(PLUME_TRIAL, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial")                     \
-    X(PLUME_ATTEMPT, NUMBER, NULL, PLRUN | PLRUND | RANK, "number of the trial's attempt")         \
+    X(PLUME_ATTEMPT, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN | RANK, "number of the trial's attempt") \
     X(PLUME_TRIAL_DIR, PATH, NULL, PLTRAIN | RANK, "the trial's folder, the same for each attempt")          \
     X(PLUME_REASON, TEXT, NULL, RANK, "why the attempt starts: first, retry, preempt, timeout, node-fail, hang or error") \
     X(PLUME_REQUEUE_ON, TEXT, NULL, PLTRAIN | RANK, "causes after which Plume starts the trial again, from the job script") \

@@ -26,6 +26,7 @@
 #include "runtime/pltrain/pltrain_options.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "runtime/pltrain/threads.h"
+#include "runtime/pltrain/trial_checkpoints.h"
 #include "runtime/pltrain/xla_hosts.h"
 
 #include <fcntl.h>
@@ -326,6 +327,31 @@ static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
     return p->train.strategy == PL_STRATEGY_PIPELINE ? PL_MAX(groups / stages, 1u) : groups;
 }
 
+/* In a trial that names no folder of checkpoints: takes one before, and leaves it after a run. Rank
+ * 0 alone writes there. */
+static int train_in_folder(const struct pl_pltrain *p,
+                           const struct pl_module *module,
+                           const struct pl_hparams *hparams,
+                           struct pl_train_options *options,
+                           struct pl_comm *comm,
+                           struct pl_rank_report *report,
+                           struct pl_error *err)
+{
+    _cleanup_free_ char *dir = NULL;
+    bool goes_on = options->resume && strcmp(options->resume, "last") == 0;
+    int r = 0;
+
+    if (p->trial_checkpoints && comm->rank == 0) {
+        r = pl_trial_checkpoints_next(p->trial_checkpoints, goes_on, &dir, err);
+        if (r < 0)
+            pl_comm_fail(comm, r, err);
+        options->checkpoint_dir = dir;
+    }
+    if (r == 0)
+        r = train_on(module, hparams, options, comm, report, err);
+    return r == 0 && dir ? pl_trial_checkpoints_done(dir, err) : r;
+}
+
 static int train_in(const struct pl_pltrain *p,
                     const struct pl_module *module,
                     struct pl_hparams *hparams,
@@ -370,7 +396,7 @@ static int train_in(const struct pl_pltrain *p,
     if (r == 0 && p->tpu)
         r = pl_xla_hosts_open(&hosts, p, comm, &options, err);
     if (r == 0)
-        r = train_on(module, hparams, &options, comm, &report, err);
+        r = train_in_folder(p, module, hparams, &options, comm, &report, err);
     pl_xla_hosts_close(&hosts, &options);
     if (comm) /* tells the others why, unless all ranks are done or agreed to stop */
         pl_comm_gpu_destroy(comm, r < 0 && r != -EINTR ? pl_error_text(err) : NULL);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/pltrain/pltrain_options.h"
 #include "common/base/env.h"
-#include "common/base/fs.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/reduce/strategy.h"
-#include "runtime/engine/util/sha256.h"
 #include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_set.h"
+#include "runtime/pltrain/trial_checkpoints.h"
 
 #include <string.h>
 
@@ -338,22 +337,6 @@ void pl_pltrain_finish(struct pl_pltrain *p)
     free(p->weights_maps);
 }
 
-/* The folder of this module with these hyper-parameters: a trial may train several models. */
-static char *checkpoints_of(const struct pl_pltrain *p, const char *trial)
-{
-    uint8_t digest[PL_SHA256_BYTES];
-    struct pl_sha256 sha;
-    uint64_t id;
-
-    pl_sha256_init(&sha);
-    pl_sha256_add(&sha, p->module, strlen(p->module) + 1);
-    for (size_t i = 0; i < p->n_hparams; i++)
-        pl_sha256_add(&sha, p->hparams[i], strlen(p->hparams[i]) + 1);
-    pl_sha256_final(&sha, digest);
-    memcpy(&id, digest, sizeof(id));
-    return pl_strf("%s/checkpoints/%016llx", trial, (unsigned long long)id);
-}
-
 /* A trial of plsubmit --requeue-on goes on where it was: it needs a folder of its own. */
 static int keep_in_trial(struct pl_pltrain *p, struct pl_error *err)
 {
@@ -362,7 +345,7 @@ static int keep_in_trial(struct pl_pltrain *p, struct pl_error *err)
     if (p->train.checkpoint_dir || p->train.run != PL_RUN_TRAIN || p->compare || p->list ||
         !trial || !pl_env_text(PL_ENV_PLUME_REQUEUE_ON))
         return 0;
-    p->trial_checkpoints = checkpoints_of(p, trial);
+    p->trial_checkpoints = pl_trial_checkpoints(trial, p->module, p->hparams, p->n_hparams);
     p->train.checkpoint_dir = p->trial_checkpoints;
     return p->trial_checkpoints ? 0 : pl_error_nomem(err);
 }
@@ -383,6 +366,6 @@ int pl_pltrain_parse(
     if (r < 0 || *ret_done)
         return r;
     p->module = argv[rest];
-    r = pl_pltrain_check(p, err);
-    return r == 0 ? keep_in_trial(p, err) : r;
+    r = keep_in_trial(p, err);
+    return r == 0 ? pl_pltrain_check(p, err) : r;
 }

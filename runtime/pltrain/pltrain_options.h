@@ -29,7 +29,8 @@ struct pl_pltrain {
     char **owned;         /* elements of hparams that p must free */
     size_t n_hparams, n_owned;
     const char **weights_maps; /* in train, too */
-    char *trial_checkpoints;   /* train.checkpoint_dir, if no option has set it; NULL = none */
+    char *
+        trial_checkpoints; /* of the trial's first such run, if no option names a folder; or NULL */
     bool list;
     int64_t processes, per_node, nodes; /* 0 = not given */
     int64_t devices;                    /* 0 = auto */
