@@ -2,20 +2,17 @@
 #include "common/base/child.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
-#include "common/base/log.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/run_tasks.h"
+#include "launcher/slurm/slurm_cache.h"
 #include "launcher/slurm/slurm_compat.h"
 #include "launcher/slurm/slurm_jobs_private.h"
 #include "launcher/slurm/slurm_squeue.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 
-#define CACHE_MAX_BYTES ((size_t)256 * 1024 * 1024)
+#define CACHE_NAME "jobs"
 #define ASK_LIMIT_MS 6000
 #define PAST_AGE_S (7 * 86400)
 #define PAST_MAX 20000
@@ -196,83 +193,6 @@ static int query_library(uid_t uid, struct pl_buf *ret, struct pl_error *err)
     return r;
 }
 
-/* ---- the cache file ---- */
-
-/* Each cluster has its own file: the name has a hash of slurm.conf's path. */
-static int
-cache_open(uid_t uid, const char *conf, int *ret_fd, char **ret_path, struct pl_error *err)
-{
-    _cleanup_free_ char *home = pl_home_dir(err), *dir = NULL, *path = NULL, *name = NULL;
-    _cleanup_close_ int fd = -EBADF;
-    uint64_t hash = 0xcbf29ce484222325u;
-    struct stat st;
-    int r;
-
-    if (!home)
-        return err->code ? err->code : -ENOENT;
-    for (const char *p = conf; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 0x100000001b3u;
-    dir = pl_path_join(home, "cache");
-    name = pl_strf("jobs-%u-%016llx", (unsigned)uid, (unsigned long long)hash);
-    path = dir && name ? pl_path_join(dir, name) : NULL;
-    if (!path)
-        return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_mkdir_private(dir, err);
-    if (r < 0)
-        return r;
-    fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return pl_error_errno(err, errno, "cannot open '%s'", path);
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
-        (st.st_mode & 022))
-        return pl_error_set(err, -EPERM,
-                            "'%s' is not a private regular file of this user: remove it", path);
-    if (flock(fd, LOCK_EX) < 0)
-        return pl_error_errno(err, errno, "cannot lock '%s'", path);
-    *ret_fd = PL_TAKE_FD(fd);
-    *ret_path = PL_TAKE(path);
-    return 0;
-}
-
-/* False after pl_slurm_jobs_expire(), which sets the time to 0; a new answer sets it anew. */
-static bool is_recent(int fd, json_t *doc)
-{
-    struct stat st;
-    double age = pl_wall_s() - json_number_value(json_object_get(doc, "time"));
-
-    if (fstat(fd, &st) < 0 || st.st_mtime == 0)
-        return false;
-    /* Hosts that share ~/.plume may have clocks that differ a little. */
-    return age > -PL_SLURM_JOBS_AGE_S && age < PL_SLURM_JOBS_AGE_S;
-}
-
-static int cache_read(int fd, json_t **ret)
-{
-    _cleanup_free_ char *text = NULL;
-    struct stat st;
-    ssize_t n;
-
-    if (fstat(fd, &st) < 0 || st.st_size == 0 || (size_t)st.st_size > CACHE_MAX_BYTES)
-        return -ENOENT;
-    text = malloc((size_t)st.st_size);
-    if (!text)
-        return -ENOMEM;
-    n = pread(fd, text, (size_t)st.st_size, 0);
-    if (n != st.st_size)
-        return -EIO;
-    return pl_json_parse(text, (size_t)n, CACHE_MAX_BYTES, ret, NULL);
-}
-
-static void cache_write(int fd, const struct pl_buf *text)
-{
-    if (ftruncate(fd, 0) < 0 || lseek(fd, 0, SEEK_SET) < 0 ||
-        pl_write_all(fd, text->data, text->len) < 0) {
-        pl_log_debug("slurm", "cannot write the cache: errno %d", errno);
-        if (ftruncate(fd, 0) < 0)
-            return;
-    }
-}
-
 /* ---- jobs that Slurm has forgotten ---- */
 
 /* True if Slurm's new answer has the record: that of the task, or the one of several tasks. */
@@ -349,7 +269,7 @@ static int query_slurm(uid_t uid, json_t **ret, struct pl_error *err)
     if (pl_slurm_conf_readable()) {
         r = query_library(uid, &text, err);
         if (r == 0)
-            r = pl_json_parse(text.data, text.len, CACHE_MAX_BYTES, &doc, err);
+            r = pl_json_parse(text.data, text.len, PL_SLURM_CACHE_MAX_BYTES, &doc, err);
         if (r < 0)
             return r;
         if (!pl_json_string(doc, "error")) {
@@ -387,7 +307,7 @@ refresh(uid_t uid, int cache_fd, const json_t *before, json_t **ret, struct pl_e
     if (doc && pl_json_dump_line(doc, &text) < 0)
         pl_buf_consume(&text, text.len);
     if (cache_fd >= 0 && text.len)
-        cache_write(cache_fd, &text);
+        pl_slurm_cache_write(cache_fd, &text);
     pl_buf_finish(&text);
     if (!doc)
         return pl_error_set(err, -ENOMEM, "out of memory");
@@ -426,18 +346,15 @@ static int list_of_doc(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error 
 int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL, *before = NULL;
-    _cleanup_free_ char *path = NULL;
     _cleanup_close_ int fd = -EBADF;
-    struct pl_error cache_err = {0};
     const char *conf = pl_env(PL_ENV_SLURM_CONF);
     int r;
 
     if (!pl_slurm_conf_readable() && conf && *conf)
         return pl_error_set(err, -ENOENT, "cannot read SLURM_CONF '%s'", conf);
-    r = cache_open(uid, conf ? conf : "", &fd, &path, &cache_err);
-    if (r < 0)
-        pl_log_debug("slurm", "no cache: %s", pl_error_text(&cache_err));
-    if (r < 0 || cache_read(fd, &doc) < 0 || !is_recent(fd, doc)) {
+    fd = pl_slurm_cache_open(CACHE_NAME, uid);
+    if (pl_slurm_cache_read(fd, &doc) < 0 ||
+        !pl_slurm_cache_is_recent(fd, doc, PL_SLURM_JOBS_AGE_S)) {
         before = PL_TAKE(doc);
         r = refresh(uid, fd, before, &doc, err);
         if (r < 0)
@@ -448,12 +365,5 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
 
 void pl_slurm_jobs_expire(uid_t uid)
 {
-    static const struct timespec never[2] = {{0, UTIME_OMIT}, {0, 0}};
-    const char *conf = pl_env(PL_ENV_SLURM_CONF);
-    _cleanup_free_ char *path = NULL;
-    _cleanup_close_ int fd = -EBADF;
-    struct pl_error err = {0};
-
-    if (cache_open(uid, conf ? conf : "", &fd, &path, &err) < 0 || futimens(fd, never) < 0)
-        pl_log_debug("slurm", "no cache: %s", pl_error_text(&err));
+    pl_slurm_cache_expire(CACHE_NAME, uid);
 }

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/slurm/slurm_cache.h"
+#include "common/base/env.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "common/proto/json.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+/* The name has a hash of slurm.conf's path. */
+static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *err)
+{
+    _cleanup_free_ char *home = pl_home_dir(err), *dir = NULL, *path = NULL, *name = NULL;
+    const char *conf = pl_env(PL_ENV_SLURM_CONF);
+    _cleanup_close_ int fd = -EBADF;
+    uint64_t hash = 0xcbf29ce484222325u;
+    struct stat st;
+    int r;
+
+    if (!home)
+        return err->code ? err->code : -ENOENT;
+    for (const char *p = conf ? conf : ""; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 0x100000001b3u;
+    dir = pl_path_join(home, "cache");
+    name = pl_strf("%s-%u-%016llx", what, (unsigned)uid, (unsigned long long)hash);
+    path = dir && name ? pl_path_join(dir, name) : NULL;
+    if (!path)
+        return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_mkdir_private(dir, err);
+    if (r < 0)
+        return r;
+    fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return pl_error_errno(err, errno, "cannot open '%s'", path);
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
+        (st.st_mode & 022))
+        return pl_error_set(err, -EPERM,
+                            "'%s' is not a private regular file of this user: remove it", path);
+    if (flock(fd, LOCK_EX) < 0)
+        return pl_error_errno(err, errno, "cannot lock '%s'", path);
+    *ret = PL_TAKE_FD(fd);
+    return 0;
+}
+
+int pl_slurm_cache_open(const char *name, uid_t uid)
+{
+    struct pl_error err = {0};
+    int fd = -EBADF;
+
+    if (open_locked(name, uid, &fd, &err) < 0)
+        pl_log_debug("slurm", "no cache: %s", pl_error_text(&err));
+    return fd;
+}
+
+bool pl_slurm_cache_is_recent(int fd, const json_t *doc, double age_s)
+{
+    double age = pl_wall_s() - json_number_value(json_object_get(doc, "time"));
+    struct stat st;
+
+    if (fstat(fd, &st) < 0 || st.st_mtime == 0)
+        return false;
+    /* Hosts that share ~/.plume may have clocks that differ a little. */
+    return age > -age_s && age < age_s;
+}
+
+int pl_slurm_cache_read(int fd, json_t **ret)
+{
+    _cleanup_free_ char *text = NULL;
+    struct stat st;
+    ssize_t n;
+
+    if (fstat(fd, &st) < 0 || st.st_size == 0 || (size_t)st.st_size > PL_SLURM_CACHE_MAX_BYTES)
+        return -ENOENT;
+    text = malloc((size_t)st.st_size);
+    if (!text)
+        return -ENOMEM;
+    n = pread(fd, text, (size_t)st.st_size, 0);
+    if (n != st.st_size)
+        return -EIO;
+    return pl_json_parse(text, (size_t)n, PL_SLURM_CACHE_MAX_BYTES, ret, NULL);
+}
+
+void pl_slurm_cache_write(int fd, const struct pl_buf *text)
+{
+    if (ftruncate(fd, 0) < 0 || lseek(fd, 0, SEEK_SET) < 0 ||
+        pl_write_all(fd, text->data, text->len) < 0) {
+        pl_log_debug("slurm", "cannot write the cache: errno %d", errno);
+        if (ftruncate(fd, 0) < 0)
+            return;
+    }
+}
+
+void pl_slurm_cache_expire(const char *name, uid_t uid)
+{
+    static const struct timespec never[2] = {{0, UTIME_OMIT}, {0, 0}};
+    _cleanup_close_ int fd = pl_slurm_cache_open(name, uid);
+
+    if (fd >= 0 && futimens(fd, never) < 0)
+        pl_log_debug("slurm", "cannot mark the cache: errno %d", errno);
+}
