@@ -306,6 +306,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = pl_stalls_print(ps, s, ts);
     if (r == 0)
         r = pl_releases_print(ps, ts->doc);
+    if (r == 0)
+        r = pl_plstat_node_reasons(ps, ts);
     if (r == 0 && ts->cause)
         r = pl_words_cause(ts->cause, &cause);
     if (r == 0 && ts->cause)

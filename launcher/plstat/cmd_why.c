@@ -181,6 +181,8 @@ static int print(struct pl_plstat *ps,
     if (r == 0)
         r = pl_releases_print(ps, ts->doc);
     if (r == 0)
+        r = pl_plstat_node_reasons(ps, ts);
+    if (r == 0)
         r = add_tied(ps, cause);
     if (r == 0)
         r = add_log(ps, s, ts, cause);

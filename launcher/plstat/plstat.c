@@ -209,3 +209,20 @@ int pl_plstat_earlier(struct pl_plstat *ps, const struct pl_trial_status *ts)
 
     return r < 0 || !line.len ? r : pl_plstat_text(ps, 0, pl_buf_str(&line));
 }
+
+int pl_plstat_node_reasons(struct pl_plstat *ps, const struct pl_trial_status *ts)
+{
+    const json_t *reason;
+    size_t i;
+    int r = 0;
+
+    json_array_foreach (ts->node_reasons, i, reason) {
+        _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+        if (r == 0)
+            r = pl_words_node_reason(reason, &line);
+        if (r == 0)
+            r = pl_plstat_line(ps, PL_TERM_YELLOW, "! %s", pl_buf_str(&line));
+    }
+    return r;
+}

@@ -84,6 +84,9 @@ int pl_plstat_text(struct pl_plstat *ps, size_t indent, const char *text);
 /* Adds the line of pl_words_earlier(), if there is one. */
 int pl_plstat_earlier(struct pl_plstat *ps, const struct pl_trial_status *ts);
 
+/* Adds a line for each node of the trial that Slurm has drained or given up. */
+int pl_plstat_node_reasons(struct pl_plstat *ps, const struct pl_trial_status *ts);
+
 /* Repeats `report` until a signal or 'q'; returns an exit code. */
 int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps));
 

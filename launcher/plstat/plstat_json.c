@@ -125,12 +125,19 @@ static void put_trial(json_t *o, const struct pl_trial_status *ts, bool *ok)
         put(o, "age", json_real(ts->age_s), ok);
 }
 
+static void put_node_reasons(json_t *o, const struct pl_trial_status *ts, bool *ok)
+{
+    if (ts->node_reasons)
+        put(o, "node_reasons", json_incref(ts->node_reasons), ok);
+}
+
 static json_t *trial_json(const struct pl_trial_status *ts)
 {
     json_t *o = json_object();
     bool ok = o != NULL;
 
     put_trial(o, ts, &ok);
+    put_node_reasons(o, ts, &ok);
     return finish_object(o, ok);
 }
 
@@ -257,6 +264,7 @@ json_t *pl_plstat_json_show(const struct pl_run_status *s)
         put_run(o, s, &ok);
         copy(o, "nodes", s->trials[0].doc, &ok);
         copy(o, "stall", s->trials[0].doc, &ok);
+        put_node_reasons(o, &s->trials[0], &ok);
         add_ranks(ranks, &s->trials[0], false, &ok);
     } else {
         put_run(o, s, &ok);
@@ -320,6 +328,7 @@ pl_plstat_json_why(const struct pl_run_status *s, const struct pl_trial_status *
     if (ts) {
         put_trial(o, ts, &ok);
         copy(o, "stall", ts->doc, &ok);
+        put_node_reasons(o, ts, &ok);
         json_object_del(o, "cause");
     }
     put_run(o, s, &ok);

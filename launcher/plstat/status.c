@@ -8,6 +8,7 @@
 #include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
+#include "launcher/plstat/node_reasons.h"
 #include "launcher/plstat/status_private.h"
 
 #include <fcntl.h>
@@ -475,6 +476,8 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
     choose_best(s);
     if (r == 0)
         r = look_at_metrics(s);
+    if (r == 0 && ranks)
+        r = pl_node_reasons_add(s, slurm, notes);
     s->state = pl_sweep_state_of(s->trials, s->n_trials);
     return r;
 }

@@ -56,6 +56,7 @@ struct pl_trial_status {
     json_t *doc;                      /* run-state document; NULL: none, or not collected */
     json_t *cause;                    /* NULL: none */
     json_t *others;                   /* array or NULL */
+    json_t *node_reasons;             /* node_reasons.h; NULL: none, or not collected */
     const struct pl_slurm_job *slurm; /* lives in the pl_slurm_view */
     int64_t step;                     /* -1: not known */
     double objective;                 /* NaN: not known */
@@ -108,7 +109,7 @@ PL_DEFINE_CLEANUP(struct pl_run_status *, pl_run_status_destroy)
 
 /* Collects the status of a run.
  * trial  number of one trial; -1: all
- * ranks  also read ranks from the log if the trial has no live state
+ * ranks  also read ranks from the log if the trial has no live state, and what Slurm says of nodes
  * Returns 0, -ENOMEM. A source that cannot be reached becomes a note. */
 int pl_run_status_collect(struct pl_run *run,
                           int64_t trial,

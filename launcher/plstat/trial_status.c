@@ -20,6 +20,7 @@ void pl_trial_status_finish(struct pl_trial_status *ts)
     json_decref(ts->doc);
     json_decref(ts->cause);
     json_decref(ts->others);
+    json_decref(ts->node_reasons);
     json_decref(ts->live);
     json_decref(ts->earlier);
     if (ts->query)

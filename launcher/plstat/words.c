@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 void pl_words_duration(double seconds, char *ret, size_t size)
 {
@@ -185,6 +186,24 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
         r = pl_buf_adds(ret, name ? name : "unknown");
     if (r == 0 && json_is_true(json_object_get(cause, "inferred")))
         r = pl_buf_adds(ret, " (inferred)");
+    return r;
+}
+
+int pl_words_node_reason(const json_t *reason, struct pl_buf *ret)
+{
+    const char *node = pl_json_string(reason, "node"), *state = pl_json_string(reason, "state");
+    const char *text = pl_json_string(reason, "reason"), *by = pl_json_string(reason, "by");
+    char date[32] = "";
+    int64_t since;
+    struct tm tm;
+    int r;
+
+    if (pl_json_int(reason, "since", &since) == 0 && localtime_r(&(time_t){since}, &tm))
+        strftime(date, sizeof(date), "%Y-%m-%d %H:%M", &tm);
+    r = pl_buf_addf(ret, "%s is %s: %s", node ? node : "?", state ? state : "not available",
+                    text ? text : "no reason is given");
+    if (r == 0 && (by || *date))
+        r = pl_buf_addf(ret, " (%s%s%s)", by ? by : "", by && *date ? ", " : "", date);
     return r;
 }
 

@@ -29,6 +29,11 @@ void pl_words_exit_short(const json_t *o, char *ret, size_t size);
  * inferred cause. -ENOMEM. */
 int pl_words_cause(const json_t *cause, struct pl_buf *ret);
 
+/* Appends "n04 is draining: bad GPU (root, 2026-11-26 12:03)" for one of a trial's node_reasons.
+ * -ENOMEM.
+ */
+int pl_words_node_reason(const json_t *reason, struct pl_buf *ret);
+
 /* The trial's name: "lr-x3k2ab/4", or the sweep if it has one trial. */
 void pl_words_trial(const struct pl_run *run, unsigned trial, char *ret, size_t size);
 

@@ -139,6 +139,27 @@ submit() {
         sweep "$SWEEP"
 }
 
+@test "why Slurm has drained a node of a job: while it goes on, and after it has failed" {
+    CODE=3 submit --grid a=1 -N 2 "$WORK/train"
+    soon running 'd["ranks"][1]["state"]' show "$SWEEP"
+    local node line
+    node=$(told 'd["ranks"][1]["node"]' show "$SWEEP")
+    [ "$(told '"node_reasons" in d' show "$SWEEP")" = False ]
+    line="! $node is draining: health check: GPU 3 | ECC ($(id -un), $(date +%Y-%m-%d)"
+    scontrol update nodename="$node" state=drain reason='health check: GPU 3 | ECC'
+    rm "$PLUME_HOME"/cache/nodes-* # that answer would do for 15 s
+    run -0 --separate-stderr as_user plstat show "$SWEEP"
+    [[ $output == *"$line"* && -z $stderr ]]
+    [ "$(told '[(n["node"], n["reason"], n["by"]) for n in d["node_reasons"]]' show "$SWEEP")" = \
+        "[('$node', 'health check: GPU 3 | ECC', '$(id -un)')]" ]
+    touch "$GO"
+    job_wait "$JOB"
+    rm "$PLUME_HOME"/cache/nodes-*
+    run -0 as_user plstat why "$SWEEP"
+    scontrol update nodename="$node" state=resume
+    [[ $output == *"! $node is drained: health check: GPU 3 | ECC"*'CAUSE rank '*': exit 3'* ]]
+}
+
 @test "why a trial waits" {
     submit --grid a=1,2 -N 4 --sbatch exclusive "$WORK/train"
     soon "['running', 'waiting']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"

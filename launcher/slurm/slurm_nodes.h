@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* The nodes to which Slurm gives no new jobs, and why: those that are drained, down or failing.
+ * Asked of sinfo(1) at most once in PL_SLURM_NODES_AGE_S seconds by all plstat processes of a user
+ * (slurm_cache.h). */
+#ifndef PL_LAUNCHER_SLURM_SLURM_NODES_H
+#define PL_LAUNCHER_SLURM_SLURM_NODES_H
+
+#include "common/base/error.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+#define PL_SLURM_NODES_AGE_S 15
+#define PL_SLURM_NODES_MS 3000 /* sinfo tries for long where no controller answers */
+
+/* Returns {"NODE": {"state", "reason", "by", "since"}, ..}: Slurm's word for the state in lower
+ * case
+ * ("draining", "down*"), its text, the user who set it and when. What Slurm does not say has no
+ * key. A new reference. -ENOENT (no slurm.conf, no sinfo), -EHOSTUNREACH, -ETIMEDOUT, -ENOMEM. */
+int pl_slurm_nodes_get(json_t **ret, struct pl_error *err);
+
+/* Reads sinfo's lines, "NODE|STATE|USER|TIME|REASON". A line that is none counts as absent: the
+ * rest of a reason with a line break. Public for its test. -ENOMEM. */
+int pl_slurm_nodes_parse(const char *text, json_t **ret);
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/* sinfo's lines about drained nodes, and which of them are of a trial. */
+#include "common/base/fs.h"
+#include "common/proto/json.h"
+#include "launcher/plstat/node_reasons.h"
+#include "launcher/plstat/words.h"
+#include "launcher/slurm/slurm_nodes.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The document of these lines as text with sorted keys. */
+static void assert_nodes(const char *lines, const char *want)
+{
+    _cleanup_(json_decrefp) json_t *nodes = NULL;
+    _cleanup_free_ char *text = NULL;
+
+    assert_int_equal(pl_slurm_nodes_parse(lines, &nodes), 0);
+    text = json_dumps(nodes, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(text, want);
+}
+
+static void test_lines(void **state)
+{
+    assert_nodes("", "{}");
+    assert_nodes("n1|draining|root|1700000000|bad GPU\n",
+                 "{\"n1\":{\"by\":\"root\",\"reason\":\"bad GPU\",\"since\":1700000000,"
+                 "\"state\":\"draining\"}}");
+    /* A '|' and blanks in the reason; a node of two partitions; no newline at the end. */
+    assert_nodes(
+        "n1|drained|slurm|5| a|b |\nn1|drained|slurm|5| a|b |",
+        "{\"n1\":{\"by\":\"slurm\",\"reason\":\" a|b |\",\"since\":5,\"state\":\"drained\"}}");
+    /* What is not known has no key. */
+    assert_nodes("n1|down*|Unknown|Unknown|none\nn2|fail|none|N/A|\n",
+                 "{\"n1\":{\"state\":\"down*\"},\"n2\":{\"state\":\"fail\"}}");
+    /* No lines of nodes. */
+    assert_nodes("\n|\nn1\nn2|\nn3|down|root|1\n|down|root|1|x\nn4||root|1|x\n\xff|down|root|1|x\n"
+                 "rest of a reason\n",
+                 "{}");
+    assert_nodes("n1|down|ro\xffot|-3|\xc3\xa4\xff\n",
+                 "{\"n1\":{\"by\":\"ro\xef\xbf\xbdot\",\"reason\":\"\xc3\xa4\xef\xbf\xbd\","
+                 "\"state\":\"down\"}}");
+}
+
+/* ---- of a trial ---- */
+
+/* What Slurm says of four nodes; base: second 0 of these tests. */
+static json_t *reasons(double base)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    json_t *nodes = NULL;
+
+    pl_buf_addf(&text, "n1|draining|root|%.0f|GPU 3\nn2|down*|slurm|%.0f|Not responding\n",
+                base + 100, base + 200);
+    pl_buf_addf(&text, "n3|drained|root|%.0f|long ago\nn9|drained|root|%.0f|of nobody\n",
+                base - 90000, base + 100);
+    assert_int_equal(pl_slurm_nodes_parse(pl_buf_str(&text), &nodes), 0);
+    return nodes;
+}
+
+/* The nodes that are told of a trial of n1 (twice), n3 and n4, whose cause names n2. */
+static void
+assert_told(enum pl_trial_state state, double base, double started, double ended, const char *want)
+{
+    _cleanup_(json_decrefp) json_t *nodes = reasons(base);
+    struct pl_trial_status ts = {
+        .array = 5, .state = state, .started_s = base + started, .ended_s = base + ended};
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    const json_t *o;
+    size_t i;
+
+    ts.doc = json_pack("{s:[{s:s}, {s:s}, {s:s}, {s:s}, {}]}", "nodes", "node", "n1", "node", "n1",
+                       "node", "n3", "node", "n4");
+    ts.cause = json_pack("{s:s}", "node", "n2");
+    assert_int_equal(pl_node_reasons_choose(&ts, nodes), 0);
+    json_array_foreach (ts.node_reasons, i, o)
+        pl_buf_addf(&text, "%s ", pl_json_string(o, "node"));
+    assert_string_equal(pl_buf_str(&text), want);
+    json_decref(ts.doc);
+    json_decref(ts.cause);
+    json_decref(ts.node_reasons);
+}
+
+static void test_of_a_trial(void **state)
+{
+    double lately = floor(pl_wall_s()) - 6000, long_ago = lately - 90000;
+
+    assert_told(PL_TRIAL_RUNNING, lately, 0, 0, "n1 n3 n2 ");
+    assert_told(PL_TRIAL_WAITING, lately, 0, 0, "");
+    assert_told(PL_TRIAL_DONE, lately, 0, 300, "");
+    assert_told(PL_TRIAL_FAILED, lately, 0, 300, "n1 n2 ");
+    assert_told(PL_TRIAL_NODE_FAILED, lately, 0, 50, "n1 n2 ");
+    assert_told(PL_TRIAL_FAILED, lately, 100.9, 300,
+                "n1 n2 "); /* Slurm's times are whole seconds */
+    assert_told(PL_TRIAL_FAILED, lately, 101, 300, "n2 ");
+    assert_told(PL_TRIAL_FAILED, lately, -5000, -3450,
+                "n1 "); /* n2's came more than an hour later */
+    assert_told(PL_TRIAL_FAILED, long_ago, 0, 300, "");
+}
+
+static void test_words(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_(json_decrefp) json_t *full =
+        json_pack("{s:s, s:s, s:s, s:s, s:i}", "node", "n1", "state", "draining", "reason", "GPU 3",
+                  "by", "root", "since", 1700000000);
+    _cleanup_(json_decrefp) json_t *bare = json_pack("{s:s, s:s}", "node", "n2", "state", "down*");
+
+    setenv("TZ", "UTC", 1);
+    assert_int_equal(pl_words_node_reason(full, &text), 0);
+    assert_string_equal(pl_buf_str(&text), "n1 is draining: GPU 3 (root, 2023-11-14 22:13)");
+    pl_buf_consume(&text, text.len);
+    assert_int_equal(pl_words_node_reason(bare, &text), 0);
+    assert_string_equal(pl_buf_str(&text), "n2 is down*: no reason is given");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_of_a_trial),
+        cmocka_unit_test(test_words),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
