@@ -71,7 +71,7 @@
     X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
     X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \
-    X(PLUME_RUNTIME, TEXT, NULL, PLRUN | PLSTAT | RANK, "plrun or plugin")                                  \
+    X(PLUME_RUNTIME, TEXT, NULL, PLRUN | PLSTAT | PLTRAIN | RANK, "plrun or plugin")                        \
     X(PLUME_SAVE_PID, NUMBER, NULL, PLRUN | RANK, "process of the rank's program, for PLUME_SAVE_COMMAND") \
     X(PLUME_PARAMS, TEXT, NULL, RANK, "the trial's parameters, a JSON object")                     \
     X(PLUME_LAUNCH, TEXT, NULL, PLRUN, "torchrun: a rank starts the processes of its node")        \
@@ -141,7 +141,7 @@
     X(SLURM_ARRAY_JOB_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "the job array")                 \
     X(SLURM_ARRAY_TASK_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "task of the job array")        \
     X(SLURM_RESTART_COUNT, NUMBER, "0", PLRUN | PLRUND, "restarts of the job")                     \
-    X(SLURM_STEP_ID, NUMBER, NULL, PLRUN | PLRUND, "the step")                                     \
+    X(SLURM_STEP_ID, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "the step")                           \
     X(SLURM_STEPID, NUMBER, NULL, PLRUN | PLRUND, "the step, in old releases")                     \
     X(SLURM_NODEID, NUMBER, NULL, PLRUN | PLRUND, "number of the node")                            \
     X(SLURM_NNODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the job")                              \
@@ -149,7 +149,7 @@
     X(SLURM_PROCID, NUMBER, NULL, PLRUN, "number of the task")                                     \
     X(SLURM_LOCALID, NUMBER, NULL, PLRUN, "number of the task on its node")                        \
     X(SLURM_STEP_NUM_NODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the step")                     \
-    X(SLURM_STEP_NUM_TASKS, NUMBER, NULL, PLRUN | PLRUND, "tasks of the step")                     \
+    X(SLURM_STEP_NUM_TASKS, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "tasks of the step")           \
     X(SLURM_STEP_NODELIST, TEXT, NULL, PLRUN | PLRUND | PLSTAT, "nodes of the step")                        \
     X(SLURM_STEP_TASKS_PER_NODE, TEXT, NULL, PLRUN | PLRUND, "tasks of each node of the step")     \
     X(SLURM_TASKS_PER_NODE, TEXT, NULL, PLRUN | PLRUND, "tasks of each node of the job")           \

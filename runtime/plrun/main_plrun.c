@@ -197,15 +197,10 @@ static int find_daemon(char *ret, size_t size, struct pl_error *err)
  * a rank may also come from another step, whose rank started ours or submitted our job. */
 static bool is_rank(void)
 {
-    const char *socket = pl_env(PL_ENV_PLUME_SOCKET), *slash = socket ? strrchr(socket, '/') : NULL;
     struct pl_slurm_step step;
-    char name[96];
-    int n;
 
-    if (!pl_env(PL_ENV_PLUME_RUNTIME) || !slash || pl_slurm_step_from_env(&step, true, NULL) < 0)
-        return false;
-    n = snprintf(name, sizeof(name), "/%s.%s.", step.id.job, step.id.step);
-    return n < (int)sizeof(name) && strncmp(slash, name, (size_t)n) == 0;
+    return pl_env(PL_ENV_PLUME_RUNTIME) && pl_slurm_step_from_env(&step, true, NULL) == 0 &&
+           pl_rank_socket_is_of(pl_env(PL_ENV_PLUME_SOCKET), step.id.job, step.id.step);
 }
 
 /* This process is no rank of its step: the variables are of a rank that has started the step. */

@@ -89,6 +89,15 @@ int pl_rank_socket_path(const char *job,
     return r;
 }
 
+bool pl_rank_socket_is_of(const char *path, const char *job, const char *step)
+{
+    const char *name = path ? strrchr(path, '/') : NULL;
+    char start[96];
+    int n = snprintf(start, sizeof(start), "/%s.%s%s", job, step ? step : "", step ? "." : "");
+
+    return name && n < (int)sizeof(start) && strncmp(name, start, (size_t)n) == 0;
+}
+
 const char *const pl_rank_own_variables[] = {
     "RANK",          "WORLD_SIZE",
     "LOCAL_RANK",    "LOCAL_WORLD_SIZE",

@@ -39,6 +39,9 @@ int pl_rank_socket_path(const char *job,
                         char **ret,
                         struct pl_error *err);
 
+/* True if that is such a path, of this job and step; step NULL: of any step of the job. */
+bool pl_rank_socket_is_of(const char *path, const char *job, const char *step);
+
 /* Variables of a rank that a step which it starts must not inherit; ends with NULL. */
 extern const char *const pl_rank_own_variables[];
 

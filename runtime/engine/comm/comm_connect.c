@@ -9,6 +9,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/proto/rank/rank_link.h"
 #include "runtime/engine/comm/comm.h"
 #include "runtime/engine/comm/comm_mpi.h"
 #include "runtime/engine/comm/comm_store.h"
@@ -38,6 +39,25 @@ static int env_number(enum pl_env_id id, int64_t max, unsigned *ret, struct pl_e
     return 0;
 }
 
+/* A rank has started a step of several tasks by srun without plrun: all its tasks have inherited
+ * that rank's number, and each of them would train alone. Of one task this is no harm, and MPI
+ * counts its processes itself. */
+static int check_inherited(struct pl_error *err)
+{
+    const char *socket = pl_env(PL_ENV_PLUME_SOCKET), *job = pl_env(PL_ENV_SLURM_JOB_ID);
+    const char *step = pl_env(PL_ENV_SLURM_STEP_ID), *tasks = pl_env(PL_ENV_SLURM_STEP_NUM_TASKS);
+    int64_t n;
+
+    if (!pl_env(PL_ENV_PLUME_RUNTIME) || !socket || !job || !step || !tasks || pl_mpi_launched() ||
+        pl_parse_int(tasks, 2, INT64_MAX, &n, NULL) < 0 || pl_rank_socket_is_of(socket, job, step))
+        return 0;
+    return pl_error_set(
+        err, -EINVAL,
+        "the %lld tasks of step %s.%s have the RANK of the process that started the "
+        "step: start them with srun plrun pltrain",
+        (long long)n, job, step);
+}
+
 int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
 {
     const int64_t max = 1 << 20;
@@ -51,7 +71,8 @@ int pl_world_from_env(struct pl_world *ret, struct pl_error *err)
         return pl_error_set(err, -EINVAL, "PLUME_NODE_ADDR is longer than a host name");
     memcpy(w.address, address, strlen(address) + 1);
     if (pl_env(PL_ENV_RANK)) {
-        if ((r = env_number(PL_ENV_RANK, max, &w.rank, err)) < 0 ||
+        if ((r = check_inherited(err)) < 0 ||
+            (r = env_number(PL_ENV_RANK, max, &w.rank, err)) < 0 ||
             (r = env_number(PL_ENV_WORLD_SIZE, max, &w.size, err)) < 0)
             return r;
         if (w.size > 1 && ((r = env_number(PL_ENV_LOCAL_RANK, max, &w.local_rank, err)) < 0 ||
