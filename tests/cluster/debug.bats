@@ -31,6 +31,7 @@ print("NCCL_DEBUG=%s NCCL_SOCKET_IFNAME=%s" % (os.environ.get("NCCL_DEBUG"), os.
 
 
 def hang_here():
+    open("job", "w").write(os.environ["SLURM_JOB_ID"])
     open("pid.%d" % rank, "w").write("%d\n" % os.getpid())
     while True:
         signal.pause()
@@ -80,11 +81,12 @@ typed() {
     as_user timeout -k 5 100 bash -c "$text" 3>&- 2>&1
 }
 
-# hanging SRUN-OPTION...: a step whose ranks wait in train.py; JOB is its id.
+# hanging SRUN-OPTION...: a step whose ranks wait in train.py; JOB is its id, by its own word: the queue may
+# still have the job of the test before.
 hanging() {
     DO=hang as_user timeout -k 5 100 srun "$@" >srun.out 2>srun.err 3>&- &
     wait_for 60 all_hang "${2#-n}"
-    JOB=$(as_user squeue -h -o %A)
+    JOB=$(<job)
 }
 
 all_hang() {
