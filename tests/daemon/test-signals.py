@@ -188,6 +188,29 @@ def test_daemon_gone_before_the_verdict(step):
     assert "the node daemon is gone" in said, said
 
 
+def state_of_two(step, program):
+    """The state of a step whose rank 0 runs the program, and ends with an error that looks like an echo, while
+    rank 1 goes on: the hub waits two seconds for what may come from it, and for Slurm's answer as long. Of a
+    node that has left it waits a tenth of a second."""
+    came = step.path("came")
+    both = (f"[ $RANK = 0 ] || {{ echo >{came}; exec sleep 1000; }}; until [ -e {came} ]; do :; done; "
+            f"{program}; echo Broken pipe >&2; exit 9")
+    with subprocess.Popen([PLRUN, "--tasks", "2", "--", PLRUN, "--", "bash", "-c", both],
+                          env=step.environment(0), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, start_new_session=True) as tasks:
+        try:
+            wait_for("the result", lambda: os.path.exists(step.trial("result.json")))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tasks.pid, signal.SIGTERM)  # Slurm ends rank 1, too, where it ends the job
+        try:
+            tasks.wait(harness.LIMIT)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tasks.pid, signal.SIGKILL)
+    return step.result()["state"]
+
+
 def test_failed_just_before_scancel(step):
     """A rank without a handler of SIGTERM cannot have exited because of it; others may have."""
     # plrun looks at the rank before it passes the signal on. A shell that forks blocks SIGTERM.
@@ -197,17 +220,14 @@ def test_failed_just_before_scancel(step):
                            (f"trap : TERM; {looked}; trap - TERM", "cancelled")):  # as Python does at its end
         with another_step() as own:
             slurm_says(own, record(state="COMPLETING"))
-            # An echo waits longer than Slurm's answer takes.
-            equal(plrun(own, f"{program}; echo Broken pipe >&2; exit 9")[0], 9)
-            equal((program, own.result()["state"]), (program, state))
+            equal((program, state_of_two(own, program)), (program, state))
 
 
 def test_preempted_by_the_users_signal(step):
     """PreemptParameters=send_user_signal: a rank that saves at SIGUSR1 gets no SIGTERM."""
     looked = "trap got=1 WINCH; kill -WINCH $PPID; until [ \"$got\" ]; do :; done"
     slurm_says(step, record(preempt="2026-11-26T10:00:00"))
-    equal(plrun(step, f"trap : USR1; {looked}; echo Broken pipe >&2; exit 9")[0], 9)
-    equal(step.result()["state"], "preempted")
+    equal(state_of_two(step, f"trap : USR1; {looked}"), "preempted")
 
 
 def test_nohup(step):
