@@ -23,8 +23,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       no-features   without all of them
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
-      cuda-12       the C half of plume-cuda.so against CUDA 12's headers,
-                    if pip has put them into build-matrix/cuda-12
+      cuda-12       plume-cuda.so by nvcc 12.4, which is unpacked from packages
+                    of Debian 13 (1 GB; a mirror is needed)
       pjrt          the engine on XLA's CPU device, whose plugin is fetched from
                     the Python package index (63 MB)
       clang         by clang
@@ -131,23 +131,58 @@ row_stubs() {
     done
 }
 
-# Not its kernels: the wheels of CUDA 12 have no nvcc.
+# cuda_12_toolkit FOLDER: CUDA 12.4 of Debian 13 as a toolkit's own folder, without installing it. apt
+# keeps its state there, so that this machine's own stays as it is.
+cuda_12_toolkit() {
+    local top=$1 apt=$1/apt mirror part
+    local -a options=(-o Dir::State="$apt" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache"
+        -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o APT::Architecture=amd64 -o APT::Architectures=amd64 -o APT::Sandbox::User=root)
+    mirror=$(apt_debian_mirror)
+    [[ $mirror ]] || return
+    mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$top/bin" "$top/nvvm/bin" "$top/lib64"
+    : >"$apt/status"
+    printf 'deb [signed-by=%s] %s %s non-free\n' /usr/share/keyrings/debian-archive-keyring.gpg "$mirror" \
+        "$MATRIX_DEBIAN13" >"$apt/sources.list"
+    apt-get "${options[@]}" -o APT::Update::Error-Mode=any -qq update || return
+    (cd "$top" && apt-get "${options[@]}" -qq download nvidia-cuda-toolkit nvidia-cuda-dev) || return
+    dpkg-deb -x "$top"/nvidia-cuda-toolkit_*.deb "$top/root" || return
+    dpkg-deb --fsys-tarfile "$top"/nvidia-cuda-dev_*.deb | tar -x -C "$top/root" --wildcards \
+        './usr/include/*' '*/libcudart_static.a' '*/libcudadevrt.a' '*/stubs/libcuda.so' || return
+    rm "$top"/*.deb
+    mv "$top"/root/usr/lib/nvidia-cuda-toolkit/bin/{nvcc,crt} "$top/bin/"
+    mv "$top"/root/usr/bin/{cudafe++,ptxas,fatbinary,nvlink,bin2c} "$top/bin/"
+    mv "$top/root/usr/lib/nvidia-cuda-toolkit/bin/cicc" "$top/nvvm/bin/"
+    mv "$top/root/usr/lib/nvidia-cuda-toolkit/libdevice" "$top/nvvm/"
+    mv "$top/root/usr/include" "$top/"
+    for part in libcudart_static.a libcudadevrt.a stubs; do
+        mv "$top/root/usr/lib/x86_64-linux-gnu/$part" "$top/lib64/"
+    done
+    # shellcheck disable=SC2016 # nvcc's own variables
+    printf '%s\n' 'TOP = $(_HERE_)/..' 'NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice' \
+        'PATH += $(TOP)/nvvm/bin:$(_HERE_):' 'INCLUDES += "-isystem" "$(TOP)/include" $(_SPACE_)' \
+        'LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64"' >"$top/bin/nvcc.profile"
+    rm -rf "$top/root"
+    touch "$top/made"
+}
+
+# The headers of cuDNN and NCCL are the same for both. The toolkit is in the user's cache: meson takes no
+# header below the source.
 row_cuda-12() {
-    local top=$MATRIX_DIR/cuda-12/nvidia source part
-    local -a include=() sources=()
-    for part in cuda_runtime/include/cuda_runtime_api.h cuda_nvcc/include/crt cublas/include/cublasLt.h \
-        cudnn/include/cudnn.h nccl/include/nccl.h; do
-        [[ -e $top/$part ]] || skip "no headers of CUDA 12 (pip install --no-deps --target build-matrix/cuda-12" \
-            "nvidia-{cuda-runtime,cuda-nvcc,cublas,cudnn,nccl}-cu12)"
-        include+=(-isystem "$top/${part%%/*}/include")
-    done
-    cd "$PLUME_SRC" || exit
-    sources=(runtime/engine/cuda/*/*.c tests/fakes/fake_{cudart,cublaslt,cudnn,cudnn_ops,nccl}.c)
-    ((${#sources[@]} > 25)) || die "the sources have moved"
-    for source in "${sources[@]}"; do
-        gcc -fsyntax-only -std=gnu11 -D_GNU_SOURCE -include common/base/banned.h -Wall -Wextra \
-            -Wno-unused-parameter -Werror "${include[@]}" -I . -I include "$source" || die "$source"
-    done
+    local top=${XDG_CACHE_HOME:-$HOME/.cache}/plume/cuda-12 dir=$MATRIX_DIR/cuda-12
+    [[ $(uname -m) == x86_64 ]] || skip "CUDA 12.4 is fetched for x86-64"
+    command -v apt-get >/dev/null || skip "no apt-get, and so no CUDA 12"
+    if [[ ! -e $top/made ]]; then
+        rm -rf "$top"
+        cuda_12_toolkit "$top" || skip "CUDA 12.4 of Debian 13 cannot be had"
+    fi
+    echo 'int main() {}' >"$top/probe.cu"
+    "$top/bin/nvcc" -c "$top/probe.cu" -o "$top/probe.o" || skip "nvcc 12.4 does not go with this compiler"
+    export PATH=$top/bin:$PATH CUDA_HOME=$top
+    reconfigure_in "$dir" -Dcuda=enabled -Dgpu_quick=true -Dgpu_archs=90 -Dtests=disabled -Dwerror=true \
+        -Dmpi=disabled -Dslurm=disabled
+    ninja -C "$dir" -j "$(nproc)" --quiet plume-cuda.so
+    grep -qF "$top/bin/nvcc" "$dir/build.ninja" || die "another nvcc was taken"
 }
 
 # In the user's cache other builds would find the plugin; meson takes no header below the source.
