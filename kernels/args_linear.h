@@ -38,14 +38,15 @@ static inline bool pl_activation_needs_pre(enum pl_activation act)
  * [rows, out] is the caller's scratch; it may be dy. dw_wide, db_wide (of 16-bit tables): dw, db is
  * f32, and not rounded to 16 bits. If x_pre [rows, in] is not NULL, x is x_act(x_pre), and backward
  * dx is multiplied by x_act'(x_pre): it is then the dz of the layer before. x_act needs pre, and
- * dx_add is not set. */
+ * dx_add is not set. dx_sums [in], if it is not NULL, (+)= the column sums of dx as it was rounded:
+ * the db of that layer. They are f32 in 16-bit tables, and go with x_pre only. */
 struct pl_linear_args {
     size_t rows, in, out;
     enum pl_activation act, x_act;
-    bool dx_add, dw_add, db_add, dw_wide, db_wide;
+    bool dx_add, dw_add, db_add, dw_wide, db_wide, dx_sums_add;
     const void *x, *x_pre, *w, *b, *dy;
     void *y, *pre; /* written forward, read backward */
-    void *dz, *dx, *dw, *db;
+    void *dz, *dx, *dw, *db, *dx_sums;
 };
 
 /* For each i < batch: c_i (+)= scale op(a_i) op(b_i); op(a_i) [m, k], op(b_i) [k, n], c_i [m, n].

@@ -134,7 +134,7 @@ void PL_CPU(layernorm_backward)(const struct pl_layernorm_args *a)
     struct backward b = {.args = a, .grain = grain_of(a)};
     size_t chunks = (a->rows + b.grain - 1) / b.grain;
 
-    if (a->y_half) {
+    if (a->y_half || a->dx_sums) {
         pl_kernels_ref(PL_REAL_F32)->layernorm_backward(a);
         return;
     }

@@ -157,6 +157,10 @@ void PL_CPU(linear_backward)(const struct pl_linear_args *a)
                        .add = a->dx_add,
                        .done = a->x_pre ? slope_block : NULL,
                        .ctx = (void *)a});
+    if (a->dx_sums)
+        PL_CPU(linear_backward)
+    (&(struct pl_linear_args){
+        .rows = a->rows, .out = a->in, .dy = a->dx, .db = a->dx_sums, .db_add = a->dx_sums_add});
     if (a->dw)
         PL_CPU(gemm)
     (&(struct pl_gemm){.m = a->out,

@@ -10,11 +10,13 @@
  * 16-byte aligned: so a warp's accesses are adjacent, and all types sum in the same order. It holds
  * up to H elements of each array in registers; what is left of a longer row is read again. If the
  * elements held are not all, dgamma and dbeta take a pass of their own over x and dy, by columns.
+ * Sums of dx's columns go the same way, in registers where the next row is copied in advance.
  * Bound by memory: forward reached 2.8 of 3.0 TB/s on an H100 (32768 x 768). Backward with a warp
  * per row copies the next row into shared memory while it calculates: 161 us with what dx adds
  * to, 2.5 TB/s. Rows in registers leave few warps, and each waits for memory twice a row: 203 us;
  * with all of a row's loads at its start 173. */
 #include "kernels/cuda/group.cuh"
+#include "kernels/cuda/sums.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace pl_cuda
@@ -160,7 +162,9 @@ template <class X, class Y, class G> struct backward {
     const real<X> *mean, *rstd;
     X *dx;
     Y *dx_too;
-    real<X> *partial; /* [pieces][2][n]: of dgamma, of dbeta; NULL: they are not wanted from this */
+    /* [pieces][2][n]: of dgamma, of dbeta; [pieces][3][n] with the sums of dx. NULL: they are not
+     * wanted from this. */
+    real<X> *partial;
 };
 
 /* Starts a copy of 8 or 16 bytes into shared memory, which needs no register. */
@@ -201,8 +205,9 @@ template <class X, class Y, int V, int H> struct copied_row {
 };
 
 /* With z = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - z mean(g z)), with rms
- * without mean(g). A block has a piece of the rows. */
-template <class X, class Y, class G, int TEAM, int V, int H>
+ * without mean(g). A block has a piece of the rows. SUMS: dx is wanted, and the sums of its
+ * columns. */
+template <class X, class Y, class G, int TEAM, int V, int H, bool SUMS>
 __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
                                   layout<real<X>, TEAM, V, H>::blocks)
     layernorm_backward_kernel(backward<X, Y, G> b)
@@ -216,7 +221,7 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
     size_t chunk = (b.rows + b.pieces - 1) / b.pieces, end = (blockIdx.x + 1) * chunk;
     bunch<X, V> x[H / V], olds[H / V] = {};
     bunch<Y, V> dy[H / V];
-    R gammas[L::held], betas[L::held];
+    R gammas[L::held], betas[L::held], dxs[SUMS ? L::held : 1];
     unsigned lane = L::at();
 
     end = end < b.rows ? end : b.rows;
@@ -231,8 +236,11 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
         end_group_of_copies();
     };
     PL_UNROLL
-    for (unsigned k = 0; k < L::held; k++)
+    for (unsigned k = 0; k < L::held; k++) {
         gammas[k] = betas[k] = 0;
+        if constexpr (SUMS)
+            dxs[k] = 0;
+    }
     if constexpr (L::ahead)
         copy(blockIdx.x * chunk + L::team(), row);
     for (size_t r = blockIdx.x * chunk + L::team(); r < end; r += L::teams) {
@@ -295,6 +303,8 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
                     R d = rstd * (g - sum - z * sum_z);
 
                     old.of[j] = widen_one(narrow_one<X>(b.dx_add ? old.of[j] + d : d));
+                    if constexpr (SUMS) /* its layouts hold all of a row */
+                        dxs[k + j] += b.dx_too ? (R)widen_one(narrow_one<Y>(old.of[j])) : old.of[j];
                 }
                 give<V>(b.dx, r * b.n + i, old);
                 if (b.dx_too)
@@ -306,15 +316,22 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
         return; /* all threads */
     if (L::ahead)
         __syncthreads(); /* the rows' memory is free */
-    for (int which = 0; which < 2; which++) {
-        R *to = b.partial + (blockIdx.x * 2 + which) * b.n;
+    for (int which = 0; which < (SUMS ? 3 : 2); which++) {
+        R *to = b.partial + (blockIdx.x * (SUMS ? 3 : 2) + which) * b.n;
+        auto sum_of = [&](unsigned k) {
+            if constexpr (SUMS) {
+                if (which == 2)
+                    return dxs[k];
+            }
+            return which ? betas[k] : gammas[k];
+        };
 
         if (L::teams == 1) {
             L::each(b.n, [&](size_t i, unsigned k) {
                 PL_UNROLL
                 for (int j = 0; j < V; j++)
                     if (k < L::held)
-                        to[i + j] = which ? betas[k + j] : gammas[k + j];
+                        to[i + j] = sum_of(k + j);
             });
             continue;
         }
@@ -323,8 +340,7 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block,
             PL_UNROLL
             for (int j = 0; j < V; j++)
                 if (k < L::held)
-                    of_team[(L::team() * L::held + k + j) * L::line + L::at()] =
-                        which ? betas[k + j] : gammas[k + j];
+                    of_team[(L::team() * L::held + k + j) * L::line + L::at()] = sum_of(k + j);
         });
         __syncthreads();
         for (size_t i = threadIdx.x; i < b.n; i += L::block) {
@@ -369,31 +385,58 @@ __global__ void __launch_bounds__(32 * LINES) layernorm_columns_kernel(backward<
     b.partial[(piece * 2 + threadIdx.y) * b.n + column] = gamma;
 }
 
-/* y of the grid: 0 = dgamma, 1 = dbeta. A block has 32 columns, a line of it each 32nd piece. */
+/* What pieces are added up to; NULL: not wanted. */
+template <class G> struct columns {
+    G *to[3]; /* dgamma, dbeta, dx_sums */
+    bool add[3];
+};
+
+/* y of the grid: which of them. A block has 32 columns, a line of it each 32nd piece. */
 template <class G>
-__global__ void __launch_bounds__(32 * PIECE_LINES) layernorm_pieces_kernel(size_t n,
-                                                                            size_t pieces,
-                                                                            bool dgamma_add,
-                                                                            bool dbeta_add,
-                                                                            const real<G> *partial,
-                                                                            G *dgamma,
-                                                                            G *dbeta)
+__global__ void __launch_bounds__(32 * PIECE_LINES)
+    layernorm_pieces_kernel(size_t n, size_t pieces, const real<G> *partial, columns<G> c)
 {
     PL_SHARED(real<G>, of_line, [PIECE_LINES][32]);
     size_t i = (size_t)blockIdx.x * 32 + threadIdx.x;
-    G *to = blockIdx.y ? dbeta : dgamma;
+    G *to = c.to[blockIdx.y];
     real<G> sum = 0;
 
     if (i < n)
         for (size_t k = threadIdx.y; k < pieces; k += PIECE_LINES)
-            sum += partial[(k * 2 + blockIdx.y) * n + i];
+            sum += partial[(k * gridDim.y + blockIdx.y) * n + i];
     of_line[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || i >= n || !to)
         return;
     for (unsigned k = 1; k < PIECE_LINES; k++)
         sum += of_line[k][threadIdx.x];
-    put(to, i, sum, blockIdx.y ? dbeta_add : dgamma_add);
+    put(to, i, sum, c.add[blockIdx.y]);
+}
+
+/* Sums of columns in a pass of their own. */
+template <class T> struct of_column {
+    const T *x;
+    size_t n;
+
+    __device__ double operator()(size_t, size_t k, size_t i) const
+    {
+        return load(x, k * n + i);
+    }
+};
+
+template <class G> struct to_column {
+    G *to;
+    bool add;
+
+    __device__ void operator()(size_t i, double sum) const
+    {
+        put(to, i, (real<G>)sum, add);
+    }
+};
+
+template <class G, class T> void sum_columns(const struct pl_layernorm_args *a, const T *x)
+{
+    sums(1, a->rows, a->n, of_column<T>{x, a->n}, to_column<G>{(G *)a->dx_sums, a->dx_sums_add});
 }
 
 /* Several neighbours at a time need whole packs everywhere. */
@@ -458,24 +501,27 @@ template <class X, class Y, class G> void run_forward(const struct pl_layernorm_
     });
 }
 
-template <class X, class Y, class G, int TEAM, int V, int H>
+template <class X, class Y, class G, int TEAM, int V, int H, bool SUMS>
 void launch_backward(const struct pl_layernorm_args *a, backward<X, Y, G> b)
 {
     typedef layout<real<X>, TEAM, V, H> L;
     size_t most = ceil_div(a->rows, TEAM_ROWS * L::teams), rows, sums; /* bytes, of a block */
+    const unsigned which = SUMS ? 3 : 2;
+    columns<G> to = {{(G *)a->dgamma, (G *)a->dbeta, (G *)a->dx_sums},
+                     {a->dgamma_add, a->dbeta_add, a->dx_sums_add}};
 
     b.pieces = most == 0 ? 1 : most < L::pieces ? most : L::pieces;
-    if ((a->dgamma || a->dbeta) && a->n <= (size_t)L::held * TEAM) {
-        b.partial = (real<X> *)scratch(b.pieces * 2 * a->n * sizeof(real<X>));
+    if ((SUMS || a->dgamma || a->dbeta) && a->n <= (size_t)L::held * TEAM) {
+        b.partial = (real<X> *)scratch(b.pieces * which * a->n * sizeof(real<X>));
         if (!b.partial)
             return;
     }
     rows = L::ahead ? L::teams * 2 * sizeof(copied_row<X, Y, V, H>) : 0;
     sums = L::teams > 1 && b.partial ? L::teams * L::held * L::line * sizeof(real<X>) : 0;
     if (a->dx || b.partial)
-        PL_LAUNCH((layernorm_backward_kernel<X, Y, G, TEAM, V, H>), b.pieces, L::block,
+        PL_LAUNCH((layernorm_backward_kernel<X, Y, G, TEAM, V, H, SUMS>), b.pieces, L::block,
                   rows > sums ? rows : sums, b);
-    if (!a->dgamma && !a->dbeta)
+    if (!SUMS && !a->dgamma && !a->dbeta)
         return;
     if (!b.partial) {
         size_t tiles = ceil_div(a->n, 32), wanted = ceil_div(BLOCKS, tiles);
@@ -487,9 +533,8 @@ void launch_backward(const struct pl_layernorm_args *a, backward<X, Y, G> b)
             return;
         PL_LAUNCH((layernorm_columns_kernel<X, Y, G>), tiles * b.pieces, dim3(32, LINES), 0, b);
     }
-    PL_LAUNCH((layernorm_pieces_kernel<G>), dim3(ceil_div(a->n, 32), 2), dim3(32, PIECE_LINES), 0,
-              a->n, b.pieces, a->dgamma_add, a->dbeta_add, (const real<X> *)b.partial,
-              (G *)a->dgamma, (G *)a->dbeta);
+    PL_LAUNCH((layernorm_pieces_kernel<G>), dim3(ceil_div(a->n, 32), which), dim3(32, PIECE_LINES),
+              0, a->n, b.pieces, (const real<X> *)b.partial, to);
 }
 
 template <class X, class Y, class G> void run_backward(const struct pl_layernorm_args *a)
@@ -513,7 +558,18 @@ template <class X, class Y, class G> void run_backward(const struct pl_layernorm
     with_layout<X>(a, [&](auto l) {
         typedef decltype(l) L;
 
-        launch_backward<X, Y, G, L::team, L::v, L::h>(a, b);
+        /* Only where the engine asks for them: with 16-bit y. */
+        if constexpr (sizeof(Y) == 2 && sizeof(G) == 4 && L::team == 32 && L::v == 4) {
+            if (a->dx_sums) {
+                launch_backward<X, Y, G, L::team, L::v, L::h, true>(a, b);
+                return;
+            }
+        }
+        launch_backward<X, Y, G, L::team, L::v, L::h, false>(a, b);
+        if (a->dx_sums && a->dx_too)
+            sum_columns<G>(a, b.dx_too);
+        else if (a->dx_sums)
+            sum_columns<G>(a, b.dx);
     });
 }
 

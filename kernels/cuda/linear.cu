@@ -202,6 +202,14 @@ template <class T, class OUT> void bias_sums(size_t rows, size_t out, const T *d
               pieces, (const double *)partial, to);
 }
 
+template <class T> void write_sums(size_t rows, size_t n, const T *x, void *to, bool wide, bool add)
+{
+    if (wide)
+        bias_sums(rows, n, x, bias_to<real<T>>{(real<T> *)to, add});
+    else
+        bias_sums(rows, n, x, bias_to<T>{(T *)to, add});
+}
+
 } // namespace
 
 template <class T> void linear_forward(const struct pl_linear_args *a)
@@ -232,10 +240,10 @@ template <class T> void linear_backward(const struct pl_linear_args *a)
     else if (a->dw)
         gemm<T>({1, a->out, a->in, a->rows}, strided<T>{dz, 1, a->out, 0},
                 strided<T>{x, 1, a->in, 0}, gemm_to<T>{(T *)a->dw, a->in, 0, 1, a->dw_add});
-    if (a->db && a->db_wide)
-        bias_sums(a->rows, a->out, dz, bias_to<real<T>>{(real<T> *)a->db, a->db_add});
-    else if (a->db)
-        bias_sums(a->rows, a->out, dz, bias_to<T>{(T *)a->db, a->db_add});
+    if (a->db)
+        write_sums(a->rows, a->out, dz, a->db, a->db_wide, a->db_add);
+    if (a->dx && a->dx_sums)
+        write_sums(a->rows, a->in, (const T *)a->dx, a->dx_sums, true, a->dx_sums_add);
 }
 
 PL_CUDA_DEFINE(linear_forward, linear);

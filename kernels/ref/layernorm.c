@@ -78,6 +78,19 @@ static void row_backward(const struct pl_layernorm_args *a, size_t r)
     }
 }
 
+static void sum_dx(const struct pl_layernorm_args *a)
+{
+    real *to = a->dx_sums;
+
+    for (size_t i = 0; i < a->n; i++) {
+        double sum = a->dx_sums_add ? to[i] : 0;
+
+        for (size_t at = i; at < a->rows * a->n; at += a->n)
+            sum += a->dx_too ? get(a, a->y_half, a->dx_too, at) : get(a, a->x_half, a->dx, at);
+        to[i] = (real)sum;
+    }
+}
+
 void PL_REF(layernorm_backward)(const struct pl_layernorm_args *a)
 {
     const real *mean = a->mean, *rstd = a->rstd;
@@ -85,6 +98,8 @@ void PL_REF(layernorm_backward)(const struct pl_layernorm_args *a)
 
     for (size_t r = 0; a->dx && r < a->rows; r++)
         row_backward(a, r);
+    if (a->dx_sums)
+        sum_dx(a);
     for (size_t i = 0; i < a->n; i++) {
         double g = dgamma && a->dgamma_add ? dgamma[i] : 0,
                b = dbeta && a->dbeta_add ? dbeta[i] : 0;

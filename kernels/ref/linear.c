@@ -19,6 +19,20 @@ void PL_REF(linear_forward)(const struct pl_linear_args *a)
     }
 }
 
+static void sum_dx(const struct pl_linear_args *a)
+{
+    const real *dx = a->dx;
+    real *to = a->dx_sums;
+
+    for (size_t i = 0; i < a->in; i++) {
+        double sum = a->dx_sums_add ? to[i] : 0;
+
+        for (size_t r = 0; r < a->rows; r++)
+            sum += dx[r * a->in + i];
+        to[i] = (real)sum;
+    }
+}
+
 void PL_REF(linear_backward)(const struct pl_linear_args *a)
 {
     const real *x = a->x, *w = a->w, *dy = a->dy;
@@ -42,6 +56,8 @@ void PL_REF(linear_backward)(const struct pl_linear_args *a)
                     (real)ref_activate_slope(a->x_act, ((const real *)a->x_pre)[r * a->in + i]);
         }
     }
+    if (a->dx_sums)
+        sum_dx(a);
     for (size_t o = 0; dw && o < a->out; o++) {
         for (size_t i = 0; i < a->in; i++) {
             double sum = a->dw_add ? dw[o * a->in + i] : 0;

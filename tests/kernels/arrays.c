@@ -38,6 +38,7 @@ ARRAYS_DECLARE(linear)
     OUT(dz, y, "backward", false), BACKWARD(dx, x);
     put(ret, a->dw_wide ? ARRAY_STAT : ARRAY_OUT, a->dw_add ? NULL : "backward", 0, &a->dw, w);
     put(ret, a->db_wide ? ARRAY_STAT : ARRAY_OUT, a->db_add ? NULL : "backward", 0, &a->db, a->out);
+    STAT(dx_sums, a->in, a->dx_sums_add ? NULL : "backward");
 }
 
 static void matrices(struct arrays *to,
@@ -194,7 +195,7 @@ ARRAYS_DECLARE(layernorm)
     HALVED(xh, ARRAY_OUT, dx, x, a->dx_add ? NULL : "backward");
     HALVED(yh, ARRAY_OUT, dx_too, x, "backward");
     STAT(mean, a->rows, "forward"), STAT(rstd, a->rows, "forward");
-    BACKWARD(dgamma, a->n), BACKWARD(dbeta, a->n);
+    BACKWARD(dgamma, a->n), BACKWARD(dbeta, a->n), BACKWARD(dx_sums, a->n);
 }
 
 /* Rows of `columns` elements, `row` apart. */

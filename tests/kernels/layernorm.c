@@ -6,7 +6,7 @@
 /* Form of the arrays beside the norm. */
 struct shape {
     size_t rows, n;
-    bool affine, rms, sum, too, x_half, y_half;
+    bool affine, rms, sum, too, sums, x_half, y_half;
     enum pl_half half;
 };
 
@@ -48,7 +48,8 @@ static void one(const struct pl_kernels *ref,
     size_t rows = s->rows, n = s->n, count = rows * n;
     const float *gamma = check_floats(n, FILL_RANDOM), *beta = check_floats(n, FILL_RANDOM);
     void *y[2], *sum[2], *dx[2], *too[2];
-    float *mean[2], *rstd[2], *dg[2], *db[2];
+    float *mean[2], *rstd[2], *dg[2], *db[2], *sums[2];
+    const float *before;
     struct pl_layernorm_args a = {.rows = rows,
                                   .n = n,
                                   .eps = 1e-3,
@@ -56,6 +57,7 @@ static void one(const struct pl_kernels *ref,
                                   .dx_add = check_random(2),
                                   .dgamma_add = check_random(2),
                                   .dbeta_add = check_random(2),
+                                  .dx_sums_add = check_random(2),
                                   .x_half = s->x_half,
                                   .y_half = s->y_half,
                                   .half = s->half,
@@ -64,9 +66,10 @@ static void one(const struct pl_kernels *ref,
                                   .beta = s->affine ? beta : NULL,
                                   .dy = array(s, s->y_half, count, FILL_RANDOM)};
 
-    check_case(
-        "layernorm rows %zu n %zu affine %d rms %d sum %d too %d halves %d %d type %d fill %d",
-        rows, n, s->affine, s->rms, s->sum, s->too, s->x_half, s->y_half, (int)s->half, (int)fill);
+    check_case("layernorm rows %zu n %zu affine %d rms %d sum %d too %d sums %d halves %d %d type "
+               "%d fill %d",
+               rows, n, s->affine, s->rms, s->sum, s->too, s->sums, s->x_half, s->y_half,
+               (int)s->half, (int)fill);
     if (s->sum) {
         a.a = a.x;
         a.b = array(s, s->y_half, count, fill);
@@ -77,6 +80,9 @@ static void one(const struct pl_kernels *ref,
     dx[1] = check_copy(dx[0], count);
     dg[1] = check_copy(dg[0], n);
     db[1] = check_copy(db[0], n);
+    sums[0] = check_floats(n, FILL_RANDOM);
+    sums[1] = check_copy(sums[0], n);
+    before = check_copy(sums[0], n);
     for (int i = 0; i < 2; i++) {
         a.x = s->sum ? NULL : a.x;
         a.y = y[i] = check_floats(count, FILL_RANDOM);
@@ -87,6 +93,7 @@ static void one(const struct pl_kernels *ref,
         a.dx_too = too[i] = s->too ? check_floats(count, FILL_RANDOM) : NULL;
         a.dgamma = s->affine ? dg[i] : NULL;
         a.dbeta = s->affine ? db[i] : NULL;
+        a.dx_sums = s->sums ? sums[i] : NULL;
         (i ? got : ref)->layernorm_forward(&a);
         a.x = s->sum ? sum[i] : a.x;
         a.sum = NULL;
@@ -117,6 +124,17 @@ static void one(const struct pl_kernels *ref,
         check_close("dgamma", i, dg[1][i], dg[0][i], 1e-4 * (1 + fabs(dg[0][i])));
         check_close("dbeta", i, db[1][i], db[0][i], 1e-4 * (1 + fabs(db[0][i])));
     }
+    for (size_t i = 0; i < n && s->sums; i++) { /* of its own dx, as it was rounded */
+        double total = a.dx_sums_add ? before[i] : 0, all = fabs(total);
+
+        for (size_t r = 0; r < rows; r++) {
+            double x = at(s, s->too ? s->y_half : s->x_half, s->too ? too[1] : dx[1], r * n + i);
+
+            total += x;
+            all += fabs(x);
+        }
+        check_close("dx_sums", i, sums[1][i], total, (double)(rows + 3) * CHECK_EPS * all + 1e-44);
+    }
     check_end_case();
 }
 
@@ -129,7 +147,8 @@ static void random_case(
                       .affine = check_random(2),
                       .rms = check_random(3) == 0,
                       .sum = check_random(2),
-                      .too = check_random(2)};
+                      .too = check_random(2),
+                      .sums = check_random(2)};
 
     if (check_random(2))
         s.n = (s.n + 7) / 8 * 8;
@@ -155,5 +174,14 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, &(struct shape){.rows = 3, .n = 9001, .affine = true, .rms = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 129, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 136, .affine = true, .sum = true, .too = true},
+        FILL_RANDOM);
+    one(ref, got,
+        &(struct shape){.rows = 701,
+                        .n = 136,
+                        .affine = true,
+                        .too = true,
+                        .sums = true,
+                        .y_half = check_storage() == PL_REAL_F32,
+                        .half = PL_HALF_BF16},
         FILL_RANDOM);
 }

@@ -14,7 +14,7 @@ struct sample {
     size_t rows, in, out;
     enum pl_activation act;
     enum pl_activation x_act; /* NONE: x is of no activation */
-    bool bias, dx_add, dw_add, db_add, dw_wide, db_wide;
+    bool bias, dx_add, dw_add, db_add, dw_wide, db_wide, sums, sums_add;
     const float *x, *x_pre, *w, *b, *dy;
 };
 
@@ -77,6 +77,8 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
     float *dx = check_floats(n_x, FILL_RANDOM), *dw = check_floats(n_w, FILL_RANDOM);
     float *db = check_floats(s->out, FILL_RANDOM), *dz2 = check_copy(s->dy, n_y);
     float *dx2 = check_copy(dx, n_x), *dw2 = check_copy(dw, n_w), *db2 = check_copy(db, s->out);
+    float *sums = check_floats(s->in, FILL_RANDOM), *sums2 = check_copy(sums, s->in);
+    const float *before = check_copy(sums, s->in);
     struct pl_linear_args a = {.rows = s->rows,
                                .in = s->in,
                                .out = s->out,
@@ -88,6 +90,7 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
                                .db_add = s->db_add,
                                .dw_wide = s->dw_wide,
                                .db_wide = s->db_wide,
+                               .dx_sums_add = s->sums_add,
                                .x = s->x,
                                .w = s->w,
                                .y = y,
@@ -96,7 +99,8 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
                                .dz = dz,
                                .dx = dx,
                                .dw = dw,
-                               .db = s->bias ? db : NULL};
+                               .db = s->bias ? db : NULL,
+                               .dx_sums = s->sums ? sums : NULL};
     /* A slope's own error is below 1e-6, and bound() allows 2.4e-7 of each of its terms at least.
      */
     double slope_error = pl_activation_needs_pre(s->act) ? 5 : 0;
@@ -106,7 +110,17 @@ static void backward(const struct pl_kernels *ref, const struct pl_kernels *got,
     a.dx = dx2;
     a.dw = dw2;
     a.db = s->bias ? db2 : NULL;
+    a.dx_sums = s->sums ? sums2 : NULL;
     got->linear_backward(&a);
+    for (size_t i = 0; i < s->in && s->sums; i++) { /* of its own dx, which is rounded */
+        double sum = s->sums_add ? before[i] : 0, all = fabs(sum);
+
+        for (size_t r = 0; r < s->rows; r++) {
+            sum += dx2[r * s->in + i];
+            all += fabs(dx2[r * s->in + i]);
+        }
+        check_close("dx_sums", i, sums2[i], sum, bound(s->rows, all) - check_rounding(sum));
+    }
     for (size_t r = 0; r < s->rows; r++) {
         for (size_t i = 0; i < s->in; i++) {
             double sum = 1, error = 0; /* 1: what was there */
@@ -165,6 +179,8 @@ static void one(const struct pl_kernels *ref,
                        .db_add = check_random(2),
                        .dw_wide = check_random(2),
                        .db_wide = check_random(2),
+                       .sums = check_random(2),
+                       .sums_add = check_random(2),
                        .x = check_floats(rows * in, fill),
                        .x_pre = check_floats(rows * in, FILL_RANDOM),
                        .w = check_floats(out * in, fill),
@@ -174,10 +190,11 @@ static void one(const struct pl_kernels *ref,
     if (!pl_activation_needs_pre(s.x_act))
         s.x_act = PL_ACT_NONE;
     s.dx_add &= !s.x_act;
-    check_case(
-        "linear rows %zu in %zu out %zu act %d before %d bias %d add %d%d%d wide %d%d fill %d",
-        rows, in, out, (int)s.act, (int)s.x_act, s.bias, s.dx_add, s.dw_add, s.db_add, s.dw_wide,
-        s.db_wide, fill);
+    s.sums &= s.x_act != PL_ACT_NONE;
+    check_case("linear rows %zu in %zu out %zu act %d before %d bias %d add %d%d%d wide %d%d sums "
+               "%d%d fill %d",
+               rows, in, out, (int)s.act, (int)s.x_act, s.bias, s.dx_add, s.dw_add, s.db_add,
+               s.dw_wide, s.db_wide, s.sums, s.sums_add, fill);
     forward(ref, got, &s);
     backward(ref, got, &s);
     check_end_case();
