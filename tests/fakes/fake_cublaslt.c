@@ -214,6 +214,11 @@ static bool has_bias(const struct desc *d)
            d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
+static bool has_slope(const struct desc *d)
+{
+    return d->epilogue == CUBLASLT_EPILOGUE_DGELU || d->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
 /* The rules of cublasLtMatmul()'s page and of the attributes'. */
 static void
 check(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *c)
@@ -233,8 +238,9 @@ check(const struct desc *d, const struct layout *a, const struct layout *b, cons
     else
         assert_true(d->compute == CUBLAS_COMPUTE_32F ||
                     (d->compute == CUBLAS_COMPUTE_32F_FAST_TF32 && c->type == CUDA_R_32F));
-    assert_int_equal(d->bias != NULL, has_bias(d) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB);
-    assert_int_equal(d->aux != NULL, has_gelu(d) || d->epilogue == CUBLASLT_EPILOGUE_DGELU);
+    assert_int_equal(d->bias != NULL, has_bias(d) || d->epilogue == CUBLASLT_EPILOGUE_BGRADB ||
+                                          d->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD);
+    assert_int_equal(d->aux != NULL, has_gelu(d) || has_slope(d));
     assert_int_equal((uintptr_t)d->bias % 16, 0);
     assert_int_equal((uintptr_t)d->aux % 16, 0);
     if (d->aux)
@@ -323,7 +329,7 @@ static double finish(const struct desc *d, cudaDataType_t type, double x, uint64
         store(type, d->aux, r + c * (uint64_t)d->ld_aux, x);
         x = 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     }
-    if (d->epilogue == CUBLASLT_EPILOGUE_DGELU) {
+    if (has_slope(d)) {
         double z = load(type, d->aux, r + c * (uint64_t)d->ld_aux);
         double t = tanh(sqrt(2 / M_PI) * (z + 0.044715 * z * z * z));
 
@@ -337,6 +343,18 @@ static double finish(const struct desc *d, cudaDataType_t type, double x, uint64
 static size_t size_of(cudaDataType_t type)
 {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+}
+
+/* The sums of a matrix' rows, in its type. */
+static void sum_rows(const struct desc *d, const struct layout *l, const void *matrix)
+{
+    for (uint64_t row = 0; row < l->rows; row++) {
+        double sum = 0;
+
+        for (uint64_t column = 0; column < l->columns; column++)
+            sum += at(l, CUBLAS_OP_N, matrix, row, column);
+        store(l->type, d->bias, row, sum);
+    }
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
@@ -407,6 +425,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                 store(l->type, di, to, finish(what, l->type, sum, row, column));
             }
         }
+        if (what->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD)
+            sum_rows(what, l, di);
     }
     return CUBLAS_STATUS_SUCCESS;
 }

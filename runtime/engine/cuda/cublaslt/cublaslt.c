@@ -62,6 +62,7 @@ static cublasLtEpilogue_t epilogue_of(const struct pl_cublaslt_key *key)
         [PL_CUBLASLT_GELU_AUX] = CUBLASLT_EPILOGUE_GELU_AUX,
         [PL_CUBLASLT_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         [PL_CUBLASLT_DGELU] = CUBLASLT_EPILOGUE_DGELU,
+        [PL_CUBLASLT_DGELU_BGRAD] = CUBLASLT_EPILOGUE_DGELU_BGRAD,
         [PL_CUBLASLT_BGRAD] = CUBLASLT_EPILOGUE_BGRADB,
     };
 
@@ -170,6 +171,7 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
         [PL_CUBLASLT_GELU_AUX] = " + gelu",
         [PL_CUBLASLT_GELU_AUX_BIAS] = " + bias + gelu",
         [PL_CUBLASLT_DGELU] = " + gelu's slope",
+        [PL_CUBLASLT_DGELU_BGRAD] = " + gelu's slope, and the bias' gradient",
         [PL_CUBLASLT_BGRAD] = " and the bias' gradient",
     };
     char text[256];

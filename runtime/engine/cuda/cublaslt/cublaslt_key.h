@@ -27,6 +27,7 @@ enum pl_cublaslt_epilogue {
     PL_CUBLASLT_GELU_AUX,      /* stores x in aux; gelu by tanh */
     PL_CUBLASLT_GELU_AUX_BIAS, /* + bias, then GELU_AUX */
     PL_CUBLASLT_DGELU,         /* times gelu's slope (by tanh) at aux */
+    PL_CUBLASLT_DGELU_BGRAD,   /* the same; also stores its sums over n in bias */
     PL_CUBLASLT_BGRAD,         /* also stores the sums of a over k in bias */
 };
 

@@ -176,17 +176,93 @@ static bool try_slope(const void *ctx, bool fused)
     return (fused ? dx_fused : dx_apart)(p->at, p->a, p->dz);
 }
 
+static bool has_gelus_slope(struct place at, const struct pl_linear_args *a)
+{
+    return a->x_pre && a->x_act == PL_ACT_GELU_TANH && may_fuse_gelu(at);
+}
+
 /* dx, with the slope of the activation before it in the same pass or in one of its own. */
-static bool dx_product(struct place at, const struct pl_linear_args *a, const void *dz)
+static bool dx_alone(struct place at, const struct pl_linear_args *a, const void *dz)
 {
     struct part part = uncounted(at, a, dz);
 
-    if (a->x_pre && a->x_act == PL_ACT_GELU_TANH && may_fuse_gelu(at) &&
+    if (has_gelus_slope(at, a) &&
         fuses(at, pl_cublaslt_linear_dx(a, dz), PL_CUBLASLT_DGELU, NULL, a->x_pre, try_slope,
               &part) &&
         dx_fused(at, a, dz))
         return true;
     return dx_apart(at, a, dz);
+}
+
+/* Of 16-bit numbers. */
+static struct pl_half_args halves(struct place at, size_t n, void *half, void *wide, bool add)
+{
+    return (struct pl_half_args){.n = n,
+                                 .type = at.real == PL_REAL_F16 ? PL_HALF_F16 : PL_HALF_BF16,
+                                 .add = add,
+                                 .half = half,
+                                 .wide = wide};
+}
+
+/* Where the library puts dx_sums: it has them in dx's type. */
+static void *room_for_sums(struct place at, const struct pl_linear_args *a)
+{
+    return pl_cuda_stream_scratch(pl_cuda_stream_current(), a->in * pl_real_size(at.real));
+}
+
+/* dx with the slope and its columns' sums in the same pass. */
+static bool dx_with_sums(struct place at, const struct pl_linear_args *a, const void *dz)
+{
+    struct pl_half_args sums = halves(at, a->in, room_for_sums(at, a), a->dx_sums, a->dx_sums_add);
+
+    if (!sums.half || !product(at, pl_cublaslt_linear_dx(a, dz), PL_CUBLASLT_DGELU_BGRAD, sums.half,
+                               (void *)(uintptr_t)a->x_pre))
+        return false;
+    own[PL_REAL_F32].widen(&sums);
+    return true;
+}
+
+static void sum_dx(struct place at, const struct pl_linear_args *a)
+{
+    own[at.real].linear_backward(&(struct pl_linear_args){.rows = a->rows,
+                                                          .out = a->in,
+                                                          .db_add = a->dx_sums_add,
+                                                          .db_wide = true,
+                                                          .dy = a->dx,
+                                                          .dz = a->dx,
+                                                          .db = a->dx_sums});
+}
+
+static bool try_sums(const void *ctx, bool fused)
+{
+    const struct part *p = ctx;
+
+    if (fused)
+        return dx_with_sums(p->at, p->a, p->dz);
+    if (!dx_alone(p->at, p->a, p->dz))
+        return false;
+    sum_dx(p->at, p->a);
+    return true;
+}
+
+/* dx, with its columns' sums if they are wanted. */
+static bool dx_product(struct place at, const struct pl_linear_args *a, const void *dz)
+{
+    struct part part = uncounted(at, a, dz);
+    struct pl_matmul_args dx = pl_cublaslt_linear_dx(a, dz);
+    void *room;
+
+    if (!a->dx_sums)
+        return dx_alone(at, a, dz);
+    dx.add |= a->dx_sums_add; /* for the question alone: each try would add to them */
+    room = has_gelus_slope(at, a) && pl_real_size(at.real) == 2 ? room_for_sums(at, a) : NULL;
+    if (room && fuses(at, dx, PL_CUBLASLT_DGELU_BGRAD, room, a->x_pre, try_sums, &part) &&
+        dx_with_sums(at, a, dz))
+        return true;
+    if (!dx_alone(at, a, dz))
+        return false;
+    sum_dx(at, a);
+    return true;
 }
 
 /* Of dw. */
@@ -199,11 +275,7 @@ static struct place to_dw(struct place at, const struct pl_linear_args *a)
 /* db (+)= x, n numbers that are f32 or, with `low`, of 16 bits. */
 static void put_db(struct place at, const struct pl_linear_args *a, void *x, bool low)
 {
-    struct pl_half_args half = {.n = a->out,
-                                .type = at.real == PL_REAL_F16 ? PL_HALF_F16 : PL_HALF_BF16,
-                                .add = a->db_add,
-                                .half = low ? x : a->db,
-                                .wide = low ? a->db : x};
+    struct pl_half_args half = halves(at, a->out, low ? x : a->db, low ? a->db : x, a->db_add);
 
     if (!a->db_wide)
         own[PL_REAL_F32].narrow(&half);
@@ -237,6 +309,7 @@ static bool dw_by_halves(struct place at, const struct pl_linear_args *a)
     char *other =
         pl_cuda_stream_scratch(pl_cuda_stream_current(), room + a->out * sizeof(uint16_t));
     struct pl_linear_args low = *a;
+    struct pl_half_args half;
 
     if (!other || (a->db_add && !a->db_wide))
         return false;
@@ -246,12 +319,8 @@ static bool dw_by_halves(struct place at, const struct pl_linear_args *a)
         low.db = other + room;
     if (!product(at, pl_cublaslt_linear_dw(&low, low.dz), PL_CUBLASLT_BGRAD, low.db, NULL))
         return false;
-    own[PL_REAL_F32].widen(
-        &(struct pl_half_args){.n = n,
-                               .type = at.real == PL_REAL_F16 ? PL_HALF_F16 : PL_HALF_BF16,
-                               .add = a->dw_add,
-                               .half = (uint16_t *)other,
-                               .wide = a->dw});
+    half = halves(at, n, other, a->dw, a->dw_add);
+    own[PL_REAL_F32].widen(&half);
     if (a->db_wide)
         put_db(at, a, low.db, true);
     return true;
@@ -279,7 +348,7 @@ static bool try_bias(const void *ctx, bool fused)
 
     if (fused)
         return dw_fused(p->at, p->a);
-    rest.dx = rest.dw = NULL;
+    rest.dx = rest.dw = rest.dx_sums = NULL;
     if (!dw_apart(p->at, p->a))
         return false;
     own[p->at.real].linear_backward(&rest);
@@ -296,7 +365,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
     struct part part;
 
     if (a->act != PL_ACT_NONE) {
-        left.dx = left.dw = left.db = NULL;
+        left.dx = left.dw = left.db = left.dx_sums = NULL;
         own[real].linear_backward(&left); /* dz only */
         left = *a;
         left.act = PL_ACT_NONE;
@@ -314,7 +383,7 @@ static void linear_backward(enum pl_real real, const struct pl_linear_args *a)
     if (left.dw && dw_apart(at, &left))
         left.dw = NULL;
     if (left.dx && dx_product(at, &left, left.dz))
-        left.dx = NULL;
+        left.dx = left.dx_sums = NULL;
     if (left.dx || left.dw || left.db)
         own[real].linear_backward(&left);
     pl_cuda_libs_count(&at.libs, false, (left.dx != NULL) + (left.dw != NULL)); /* products only */

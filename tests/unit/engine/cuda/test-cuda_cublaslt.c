@@ -908,6 +908,91 @@ static void test_what_adds_to_a_bias_is_not_tried(void **state)
     end_home(home);
 }
 
+/* The slope of gelu at 0 is a half. */
+static void half_of(const struct pl_unary_args *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        ((uint16_t *)a->dx)[i] = pl_half_of_f32(
+            PL_HALF_BF16, pl_f32_of_half(PL_HALF_BF16, ((const uint16_t *)a->dy)[i]) / 2);
+    fake_lt.now += own_ns;
+}
+
+static void own_sums(const struct pl_linear_args *a)
+{
+    assert_true(!a->dx && !a->dw && a->db);
+    own_calls++;
+    fake_lt.now += own_ns;
+    own_db(a);
+}
+
+/* The gradient of the bias of the layer before, whose activation's slope is at the end of dx: in
+ * the same pass where that is faster, else by a kernel of our own; by a library that has no such
+ * epilogue; added where it is added, which is not tried. */
+static void test_the_sums_of_dx(void **state)
+{
+    static const struct {
+        const char *card;
+        unsigned own_ns; /* an epilogue takes 50 */
+        bool none, add;
+        unsigned calls; /* of our own kernels, when all is chosen */
+    } rows[] = {{"sums in the product", 60, false, false, 0},
+                {"sums in the product", 10, false, true, 0}, /* chosen before */
+                {"sums apart", 10, false, false, 1},
+                {"sums apart", 60, false, false, 1},
+                {"no epilogues", 60, true, false, 1},
+                {NULL, 10, false, false, 0},
+                {"sums that add", 10, false, true, 0}};
+    static _Alignas(256) uint16_t dz[4 * 16], w[16 * 8], pre[4 * 8], dx[4 * 8];
+    static _Alignas(256) float sums[8];
+    struct pl_kernels k = {
+        .real = PL_REAL_BF16, .linear_backward = own_sums, .unary_backward = half_of};
+    char home[64], file[192];
+
+    new_home(home, file);
+    for (size_t i = 0; i < PL_COUNT(dz); i++)
+        dz[i] = pl_half_of_f32(PL_HALF_BF16, (float)(i % 3));
+    for (size_t i = 0; i < PL_COUNT(w); i++)
+        w[i] = pl_half_of_f32(PL_HALF_BF16, (float)(i % 2));
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        struct pl_linear_args s = {.rows = 4,
+                                   .in = 8,
+                                   .out = 16,
+                                   .dx_sums_add = rows[i].add,
+                                   .x_act = PL_ACT_GELU_TANH,
+                                   .x_pre = pre,
+                                   .w = w,
+                                   .dy = dz,
+                                   .dz = dz,
+                                   .dx = dx,
+                                   .dx_sums = sums};
+
+        start_layers(true, rows[i].card, 50, rows[i].own_ns);
+        fake_lt.no_epilogue = rows[i].none;
+        k.linear_backward = own_sums; /* not the library's of the last case */
+        pl_cublaslt_install(&k);
+        for (int run = 0; run < 2; run++) {
+            for (size_t j = 0; j < 8; j++)
+                sums[j] = 1;
+            own_calls = 0;
+            calls = (struct pl_cuda_calls){0};
+            k.linear_backward(&s);
+            assert_int_equal(atomic_load(&calls.library), 1);
+            for (size_t j = 0; j < 8; j++) {
+                float want = rows[i].add;
+
+                for (size_t r = 0; r < 4; r++)
+                    want += pl_f32_of_half(PL_HALF_BF16, dx[r * 8 + j]);
+                if (sums[j] != want || (j % 2 && want == rows[i].add))
+                    fail_msg("case %zu: sums[%zu] is %g, not %g", i, j, (double)sums[j],
+                             (double)want);
+            }
+        }
+        assert_int_equal(own_calls, rows[i].calls);
+        end();
+    }
+    end_home(home);
+}
+
 /* The library's gelu is coarser than f32. */
 static void test_gelu_of_f32_is_our_own(void **state)
 {
@@ -975,6 +1060,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
         cmocka_unit_test(test_an_epilogue_is_used_where_it_is_faster),
         cmocka_unit_test(test_what_adds_to_a_bias_is_not_tried),
+        cmocka_unit_test(test_the_sums_of_dx),
         cmocka_unit_test(test_gelu_of_f32_is_our_own),
         cmocka_unit_test(test_plan_cache_keeps_all),
     };
