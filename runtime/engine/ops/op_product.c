@@ -36,6 +36,8 @@ static struct pl_linear_args linear_args(const struct pl_call *c)
         .dx = c->in_grad[0],
         .dw = c->in_grad[1],
         .db = bias ? c->in_grad[2] : NULL,
+        .dx_sums = c->sums,
+        .dx_sums_add = c->sums_add,
     };
 }
 
@@ -101,12 +103,15 @@ static bool linear_has_slope(const struct pl_node *node)
 }
 
 /* Backward an activation's slope is a pass of its own: it reads dy and the activation's input
- * (relu: its output), and writes dz. */
+ * (relu: its output), and writes dz. So is the gradient of a bias, which reads dz. */
 static double linear_side_bytes(const struct pl_node *node, bool backward)
 {
-    return backward && node->attr.i[0] != PL_ACT_NONE && !node->fusion.sloped
-               ? 3.0 * (double)node->out->count * (double)pl_real_size(node->k->real)
-               : 0;
+    bool slope = node->attr.i[0] != PL_ACT_NONE && !node->fusion.sloped;
+    bool bias = node->n_in > 2 && node->in[2]->wants_grad && !node->fusion.summed;
+
+    return backward ? ((slope ? 3.0 : 0) + (bias ? 1.0 : 0)) * (double)node->out->count *
+                          (double)pl_real_size(node->k->real)
+                    : 0;
 }
 
 static const struct pl_op op_linear = {
@@ -115,6 +120,8 @@ static const struct pl_op op_linear = {
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .product = true,
     .wide_grads = PL_NEEDS_IN(1) | PL_NEEDS_IN(2),
+    .bias = 2,
+    .bias_sums = true,
     .forward = linear_forward,
     .backward = linear_backward,
     .part = linear_part,
@@ -133,6 +140,8 @@ static const struct pl_op op_linear_act = {
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
     .product = true,
     .wide_grads = PL_NEEDS_IN(1) | PL_NEEDS_IN(2),
+    .bias = 2,
+    .bias_sums = true,
     .forward = linear_forward,
     .backward = linear_backward,
     .scribbles = linear_scribbles,

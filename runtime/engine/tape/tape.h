@@ -40,6 +40,11 @@ struct pl_fusion {
      * backward multiplies by. sloped: another node does so for this one. */
     size_t slope_of;
     bool sloped;
+    /* By number + 1: the layer whose output's gradient this node's backward completes, and adds up
+     * by columns on the way: they are the gradient of the layer's bias. summed: another node does
+     * so for this one. */
+    size_t bias_of;
+    bool summed;
     bool ahead; /* forward writes the gradient of in[0] over it; see `grad_ahead` of pl_op */
     /* Of a loss, by number + 1: the layer that makes in[0]. Forward multiplies `chunk` of its rows
      * at a time, forward and backward, so that in[0] is never in memory as a whole, and keeps the
@@ -96,6 +101,8 @@ struct pl_call {
     void *in_grad[PL_NODE_INPUTS_MAX]; /* backward; NULL if no gradient is wanted */
     bool add[PL_NODE_INPUTS_MAX];      /* add to in_grad instead of writing it */
     void *out, *out_grad, *saved, *scratch;
+    void *sums; /* backward: the gradient of a layer's bias (`bias_of`), in f32; else NULL */
+    bool sums_add;
 };
 
 /* Autocast's treatment of an op (PyTorch's three lists). */
@@ -190,6 +197,9 @@ struct pl_op {
     bool (*has_slope)(const struct pl_node *node);
     uint64_t
         wide_grads; /* PL_NEEDS_IN bits: inputs whose gradient 16-bit kernels can write in f32 */
+    /* The input that is added to each row of the output before its activation; 0: none. */
+    size_t bias;
+    bool bias_sums; /* its backward can do as `bias_of` says, with slope_of or after a sum */
     bool chunks;    /* a loss that can have its layer's rows by chunks (`product` of pl_fusion) */
     /* Does n rows of a layer, from `first` on: `out` and `out_grad` have these rows only. NULL: the
      * op has no such rows, or it needs more than a row for them. */

@@ -17,7 +17,9 @@
  * gradient of the logits over them while it has them at hand, or is done together with the layer
  * that makes them, some rows at a time (the idea of Liger's fused linear cross-entropy, arXiv
  * 2410.10989). The product that makes the gradient of a layer's weights writes it in f32, and
- * nothing rounds it to 16 bits on its way to the parameter's. */
+ * nothing rounds it to 16 bits on its way to the parameter's. Who completes the gradient of a
+ * layer's output, the product with that slope or the norm after the residual sum, also adds up its
+ * columns: the gradient of the bias. */
 #include "runtime/engine/tape/tape_private.h"
 
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
@@ -318,6 +320,43 @@ static void take_wide_gradients(struct pl_tape *tape, struct pl_node *node)
     }
 }
 
+/* The norm that completes the gradient of a layer's output t: the sum before it is the only one to
+ * read t, or t's cast. NULL: there is none. */
+static struct pl_node *norm_after(const struct pl_tape *tape, const plume_tensor *t)
+{
+    for (size_t i = t->node + 1; i < tape->n; i++) {
+        struct pl_node *norm = &tape->nodes[i];
+        const struct pl_fusion *f = &norm->fusion;
+
+        if (!norm->op->fuses || !norm->op->bias_sums || !f->a || !norm->back || !f->x->wants_grad ||
+            norm->k->real != PL_REAL_F32)
+            continue;
+        if (f->too == t || ((f->a == t || f->b == t) && is_only_for(tape, t, f->x->node)))
+            return norm;
+    }
+    return NULL;
+}
+
+/* The gradient of a layer's bias, if the layer writes it in f32 and takes its output's gradient as
+ * it is. It is then written earlier: nobody else may do so in between. */
+static void take_bias(struct pl_tape *tape, struct pl_node *layer)
+{
+    size_t at = layer->out->node, next = next_use(tape, layer->out, at);
+    struct pl_node *by = NULL;
+
+    if (!(layer->fusion.wide & PL_NEEDS_IN(layer->op->bias)) || !is_made(tape, layer->out))
+        return;
+    if (layer->fusion.sloped && tape->nodes[next].op->bias_sums)
+        by = &tape->nodes[next];
+    else if (!layer->op->scribbles || !layer->op->scribbles(layer))
+        by = norm_after(tape, layer->out);
+    if (!by || by->fusion.bias_of ||
+        is_read_between(tape, pl_node_grad_of(tape, layer, layer->op->bias), at, by->out->node))
+        return;
+    by->fusion.bias_of = at + 1;
+    layer->fusion.summed = true;
+}
+
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
     bool plain = tape->no_fuse || tape->recompute; /* what runs again runs by itself */
@@ -360,4 +399,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
     for (size_t i = 0; i < tape->n && !plain && tape->wide_grads && !tape->dev->ops->host; i++)
         if (tape->nodes[i].op->wide_grads)
             take_wide_gradients(tape, &tape->nodes[i]);
+    for (size_t i = 0; i < tape->n; i++)
+        if (tape->nodes[i].op->bias && tape->nodes[i].fusion.wide)
+            take_bias(tape, &tape->nodes[i]);
 }

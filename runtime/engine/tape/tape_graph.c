@@ -184,9 +184,11 @@ static size_t leaves_of(const struct pl_tape *tape,
 
     for (size_t i = 0; i < node->n_in; i++)
         any |= is_from_outside(tape, node, i);
-    if (!any)
+    if (!any && !(backward && node->fusion.bias_of))
         return 0;
     pl_node_bind(tape, index, backward != NULL, &call);
+    if (backward && node->fusion.bias_of)
+        to[n++] = (uintptr_t)call.sums;
     for (size_t i = 0; i < node->n_in; i++) {
         if (!is_from_outside(tape, node, i))
             continue;
@@ -222,7 +224,7 @@ make_key(struct pl_tape *tape, size_t first, size_t n, const struct pl_backward 
     for (size_t k = 0; k < n; k++) {
         size_t product = tape->nodes[node_at(first, k, backward)].fusion.product;
 
-        most += 2 * tape->nodes[node_at(first, k, backward)].n_in;
+        most += 2 * tape->nodes[node_at(first, k, backward)].n_in + 1;
         most += product ? 2 * tape->nodes[product - 1].n_in : 0;
         kernels += pl_node_runs(&tape->nodes[node_at(first, k, backward)], backward != NULL);
     }

@@ -62,9 +62,10 @@ static void put_fusion(struct pl_words *w, const struct pl_tape *tape, const str
 
     for (size_t i = 0; i < PL_COUNT(of); i++)
         put_tensor(w, tape, of[i]);
-    put(w, (uint64_t)f->r_add << 3 | (uint64_t)f->x_add << 2 | (uint64_t)f->sloped << 1 |
-               (uint64_t)f->ahead);
+    put(w, (uint64_t)f->summed << 4 | (uint64_t)f->r_add << 3 | (uint64_t)f->x_add << 2 |
+               (uint64_t)f->sloped << 1 | (uint64_t)f->ahead);
     put(w, f->slope_of);
+    put(w, f->bias_of);
     put(w, f->product);
     put(w, f->chunk);
     put(w, f->loss);

@@ -153,6 +153,17 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
     }
     c->saved = node->saved;
     c->scratch = node->scratch[backward];
+    c->sums = NULL;
+    c->sums_add = false;
+    if (node->fusion.summed)
+        c->in_grad[node->op->bias] = NULL;
+    if (backward && node->fusion.bias_of) {
+        const struct pl_node *layer = &tape->nodes[node->fusion.bias_of - 1];
+        size_t k = layer->op->bias;
+
+        c->sums = pl_tape_grad(tape, pl_node_grad_of(tape, layer, k));
+        c->sums_add = tape->nodes[layer->in[k]->node].add[0];
+    }
 }
 
 void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool backward)

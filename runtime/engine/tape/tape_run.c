@@ -56,6 +56,8 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
             pl_device_zero(tape->dev, pl_tape_grad(tape, root),
                            root->count * pl_dtype_size(root->dtype));
     }
+    if (call.sums && backward->accumulate)
+        call.sums_add = true;
     pl_node_widen_inputs(&call, &copies, backward != NULL);
     if (backward)
         node->op->backward(&call);

@@ -241,15 +241,15 @@ static void test_gpt2_moves_so_many_bytes(void **state)
 
     make(&m, SHARES | FUSES);
     t = show(&m, "GPT-2");
-    near(gb(t.outside), 25.07);
+    near(gb(t.outside), 26.88);
     pl_tape_finish(&m.tape);
     make(&m, SHARES | FUSES | O2);
     t = show(&m, "GPT-2, O2");
-    near(gb(t.outside), 17.22);
+    near(gb(t.outside), 19.03);
     pl_tape_finish(&m.tape);
     make(&m, SHARES);
     t = show(&m, "GPT-2, each op by itself");
-    near(gb(t.outside), 56.60);
+    near(gb(t.outside), 62.04);
     pl_tape_finish(&m.tape);
 }
 
