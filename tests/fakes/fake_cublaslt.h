@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FAKE_LT_ANSWERS 16
+#define FAKE_LT_ANSWERS 17
 
 struct fake_lt {
     bool missing;        /* there is no library */

@@ -10,8 +10,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#define CANDIDATES 8 /* the heuristics' first answers, which are timed */
-#define REPEATS 4    /* of each, after one that is not timed */
+#define CANDIDATES 16 /* the heuristics' first answers, which are timed */
+#define REPEATS 4     /* of each, after one that is not timed */
 #define GAIN 0.98 /* the first answer stays unless another one takes less than this of its time */
 
 struct pl_cublaslt {
