@@ -10,5 +10,5 @@ engine() {
 
 # rows SIDE: BATCH TOKENS MS MIB SECONDS of its rows in `table`.
 rows() {
-    awk -F ' *[|] *' -v side="$1" 'NF == 14 && $5 ~ "^" side { print $4, $6, $8, $12, $13 + 0 }' table
+    awk -F ' *[|] *' -v side="$1" 'NF == 14 && $5 ~ "^" side "(,|$)" { print $4, $6, $8, $12, $13 + 0 }' table
 }

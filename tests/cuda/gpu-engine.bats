@@ -11,6 +11,7 @@ load gpu-engine
     cat table
     grep -q '^emulated:0 (tf32); ' table
     [ "$(rows Plume | wc -l)" -eq 3 ]
+    [ "$(rows 'Plume O2' | wc -l)" -eq 1 ]
     [ "$(rows Plume | cut -d ' ' -f 1 | head -n 2 | tr '\n' ' ')" = "2 4 " ]
     # A sample has 24 tokens; a larger batch takes more memory; a step comes before the end.
     rows Plume | awk -v most="$SECONDS" '
