@@ -605,4 +605,58 @@ def test_many_nodes(step):
     equal(step.result()["cause"]["rank"], 7)
 
 
+def rank_0_alone(step, **env):
+    """A step of one node and two ranks, of which rank 1 never comes: its plrun was killed on its way."""
+    step.tasks_per_node = 2
+    step.env.update({"PLUME_LAUNCH_TIMEOUT": str(harness.SLOW), "PLUME_KILL_GRACE": "0.2",
+                     "PLUME_LEAVE_LIMIT": "0.2", **env})
+    d = step.start()
+    r = step.keep(d.rank("starter", 0))
+    r.expect("world")
+    r.send(type="spawned", pid=os.getpid())
+    return d, r
+
+
+def test_rank_never_comes(step):
+    """Nobody tells of it, and the others may wait for it for ever."""
+    d, r = rank_0_alone(step)
+    equal(r.expect("signal")["signal"], signal.SIGTERM)
+    r.exited(0)  # it saves
+    equal(r.expect("verdict")["code"], 1)
+    equal(d.wait(), 0)
+    result = step.result()
+    equal((result["state"], result["exit_code"]), ("failed", 1))
+    equal((result["cause"]["kind"], result["cause"]["rank"], result["cause"]["confidence"]), ("launch", 1, "seen"))
+    equal([rank["state"] for rank in step.load("status.json")["state"]["ranks"]], ["done", "lost"])
+
+
+def rank_0_ends(step, code):
+    """The step ends with it, though the other has not come: the kind of its cause, and the rank."""
+    d, r = rank_0_alone(step)
+    r.exited(code)
+    equal(r.expect("verdict")["code"], code)
+    equal(d.wait(), 0)
+    return step.result()["cause"]["kind"], step.result()["cause"]["rank"]
+
+
+def test_rank_never_comes_and_another_ends_well(step):
+    equal(rank_0_ends(step, 0), ("launch", 1))
+
+
+def test_rank_never_comes_and_another_fails(step):
+    equal(rank_0_ends(step, 3), ("exit", 0))
+
+
+def test_rank_comes_late_and_is_refused(step):
+    """One that is only slow is told why it does not start."""
+    d, r = rank_0_alone(step, PLUME_KILL_GRACE=str(LIMIT), PLUME_LAUNCH_TIMEOUT="120")
+    r.exited(3)
+    r.expect("verdict")
+    late = step.keep(d.rank("starter", 1, local_rank=1))
+    assert "failed first" in late.expect("refused")["text"]
+    late.close()
+    step.things.remove(late)
+    equal(d.wait(), 0)
+
+
 harness.main(globals(), at_once=4)

@@ -121,7 +121,7 @@ ended_badly() {
     # No socket is left in the way of others.
     for name in node hub; do
         job=$(basename "$(dirname "$(trial "$name")")")
-        run find /tmp/plume-*/ -name "$job.*"
+        run --separate-stderr find /tmp/plume-*/ -name "$job.*" # folders of other tests come and go
         [ "$output" = '' ]
     done
 }
@@ -369,6 +369,24 @@ SH
     grep 'missing, by index: 1' other.err
     rc_is first 1
     grep 'found no hub on the step.s first node' first.err
+}
+
+@test "a rank that never comes: the step ends, and names it" {
+    export PLUME_LAUNCH_TIMEOUT=3 PLUME_KILL_GRACE=1
+    cat >never <<'SH'
+#!/bin/bash
+[ "$SLURM_PROCID" != 1 ] || exit 0
+exec plrun -- sleep 300
+SH
+    chmod +x never
+    step two -N2 -n3 --distribution=block ./never &
+    step one -N1 -n2 ./never &
+    wait
+    for name in two one; do
+        rc_is "$name" 1
+        checked "$name"
+        [ "$(result "$name" '(d["cause"]["kind"], d["cause"]["rank"])')" = "('launch', 1)" ]
+    done
 }
 
 @test "a node whose daemon cannot start: the launch ends at once, and names it" {

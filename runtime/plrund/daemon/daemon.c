@@ -20,6 +20,7 @@
 #define BUSY_AFTER_MS 50             /* slurmstepd waits for 2 s */
 #define BUSY_WAITS 30                /* of so long: the decision may need Slurm's word */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
+#define LATE_MS 4000u                /* after the grace, for ranks that have not come yet */
 
 static void finish(struct pl_daemon *d);
 static void settle(struct pl_daemon *d);
@@ -66,6 +67,17 @@ static void on_world(struct pl_daemon *d, json_t *world)
     pl_daemon_gpu_start(d);
 }
 
+/* A rank that has not come may never come, if its plrun was killed on its way: those who are late
+ * are refused for a while. */
+static void end_ranks(struct pl_daemon *d, const struct pl_msg *m)
+{
+    unsigned grace_ms = (unsigned)m->hub_end_ranks.grace_ms;
+
+    if (!d->step.plugin && d->n_present < d->step.local_ntasks && !pl_limit_runs(&d->leave_limit))
+        pl_limit_start(&d->leave_limit, grace_ms + PL_MIN(leave_ms(), LATE_MS));
+    pl_daemon_end_ranks(d, grace_ms, PL_MAX(m->hub_end_ranks.kill, (int64_t)-1));
+}
+
 static void on_hub_message(void *ctx, json_t *message)
 {
     struct pl_daemon *d = ctx;
@@ -85,8 +97,7 @@ static void on_hub_message(void *ctx, json_t *message)
         pl_daemon_forward_exchange(d, message);
         break;
     case PL_MSG_HUB_END_RANKS:
-        pl_daemon_end_ranks(d, (unsigned)m.hub_end_ranks.grace_ms,
-                            PL_MAX(m.hub_end_ranks.kill, (int64_t)-1));
+        end_ranks(d, &m);
         break;
     case PL_MSG_HUB_DECIDED:
         if (m.hub_decided.root != PL_MSG_ABSENT)
@@ -135,18 +146,6 @@ static bool verdicts_sent(const struct pl_daemon *d)
     return true;
 }
 
-static void on_leave_limit(void *ctx)
-{
-    struct pl_daemon *d = ctx;
-
-    pl_log_debug("daemon", "leaving after the limit");
-    d->waited = true;
-    if (d->held)
-        settle(d);
-    else
-        finish(d);
-}
-
 /* True if no rank runs and none is waited for. */
 static bool all_ended(const struct pl_daemon *d)
 {
@@ -154,6 +153,18 @@ static bool all_ended(const struct pl_daemon *d)
         return false;
     return d->n_present == d->step.local_ntasks || d->waited ||
            (d->owner_gone && (d->step.plugin || d->state != PL_DAEMON_FAILED));
+}
+
+static void on_leave_limit(void *ctx)
+{
+    struct pl_daemon *d = ctx;
+
+    pl_log_debug("daemon", "leaving after the limit");
+    d->waited = true;
+    if (d->held || (!d->bye_sent && !d->bye_ok && all_ended(d)))
+        settle(d);
+    else
+        finish(d);
 }
 
 /* Takes the next step towards the end, if there is nothing left to wait for. */

@@ -189,6 +189,7 @@ static int code_of_ended(const struct pl_hub *hub)
     enum pl_cause_kind kind = pl_cause_parse(pl_json_string(hub->cause, "kind"));
 
     if (kind == PL_CAUSE_HANG || kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME ||
+        kind == PL_CAUSE_LAUNCH ||
         (hub->root >= 0 && hub->nodes[hub->node_of_rank[hub->root]].lost))
         return pl_run_state_exit_code(hub->cause);
     return 0;
@@ -509,6 +510,30 @@ void pl_hub_on_launch_limit(void *ctx)
         launch_failed(hub);
     else if (hub->state == PL_HUB_ENDING)
         limit_end(hub, 0);
+    consider(hub);
+}
+
+/* The nodes are up, and a rank has not come: its plrun was killed before it said hello, or never
+ * called. Nobody else tells. */
+void pl_hub_on_start_limit(void *ctx)
+{
+    struct pl_hub *hub = ctx;
+    int64_t rank = rank_in_state(hub, PL_RANK_STARTING);
+    json_t *cause;
+
+    if (rank < 0 || hub->state == PL_HUB_FINISHED)
+        return;
+    if (hub->state == PL_HUB_RUNNING && !hub->cause) {
+        cause = json_pack("{s:s, s:I, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "rank",
+                          (json_int_t)rank, "text",
+                          "the nodes are up, and this rank has not come within "
+                          "PLUME_LAUNCH_TIMEOUT: what was to start it there has ended, or is slow");
+        pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
+        record_cause(hub, cause, -1);
+        end_ranks(hub, false);
+    } else {
+        limit_end(hub, end_grace_ms(hub)); /* Slurm was to end them */
+    }
     consider(hub);
 }
 

@@ -70,6 +70,7 @@ static void publish_world(struct pl_hub *hub)
 
     hub->state = PL_HUB_RUNNING;
     pl_limit_stop(&hub->launch_limit);
+    pl_limit_start(&hub->start_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT));
     choose_master(hub);
     changed = hub->nodes[0].addr && strcmp(hub->nodes[0].addr, hub->own_addr) != 0;
     free(hub->nodes[0].addr);
@@ -399,6 +400,7 @@ static void init_timers(struct pl_hub *hub)
         timers[i]->data = hub;
     }
     pl_limit_init(&hub->launch_limit, hub->loop, pl_hub_on_launch_limit, hub);
+    pl_limit_init(&hub->start_limit, hub->loop, pl_hub_on_start_limit, hub);
     pl_limit_init(&hub->end_limit, hub->loop, pl_hub_on_end_limit, hub);
 }
 
@@ -450,6 +452,7 @@ void pl_hub_close(struct pl_hub *hub)
     uv_close((uv_handle_t *)&hub->tick, NULL);
     uv_close((uv_handle_t *)&hub->decide_timer, NULL);
     uv_close((uv_handle_t *)&hub->launch_limit.timer, NULL);
+    uv_close((uv_handle_t *)&hub->start_limit.timer, NULL);
     uv_close((uv_handle_t *)&hub->end_limit.timer, NULL);
     uv_close((uv_handle_t *)&hub->finish_timer, NULL);
     uv_close((uv_handle_t *)&hub->greeting_timer, NULL);

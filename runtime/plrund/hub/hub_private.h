@@ -180,6 +180,7 @@ struct pl_hub {
     uint64_t tick_ns; /* time of the last tick */
     uv_timer_t tick, decide_timer, finish_timer;
     struct pl_limit launch_limit; /* until all nodes have joined */
+    struct pl_limit start_limit;  /* from then until all ranks have come */
     struct pl_limit end_limit;    /* until all nodes have left */
     uv_timer_t greeting_timer;    /* while there are strangers */
 };
@@ -195,6 +196,7 @@ void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text);
 /* Ranks hang, and are to be ended: the cause (consumed), and the rank that it names, -1 = none. */
 void pl_hub_hung(struct pl_hub *hub, json_t *cause, int64_t rank);
 void pl_hub_on_launch_limit(void *hub);
+void pl_hub_on_start_limit(void *hub);
 void pl_hub_on_end_limit(void *hub);
 
 /* hang.c: -EINVAL for a bad PLUME_ON_HANG, -ENOMEM. The others do nothing before open. */
