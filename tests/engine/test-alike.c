@@ -2,7 +2,7 @@
 /* All ranks must have the same model and values. Ranks that choose one of two experts of equal
  * shape by their number, already in the dry step, are compared with a calculation by hand. A model
  * that differs between ranks, or parameters that drift apart, end the run with a text that names
- * it. */
+ * it. Initial values are those of one rank, though ranks draw them together. */
 #include "tests/engine/digits_run.h"
 #include "tests/lib/on_device.h"
 
@@ -264,9 +264,97 @@ static void test_parameters_that_drift_apart(void **state)
     fails(3, 2, NO_REDUCTION, "rank 1 ended with other parameters than rank 0, from 'even' on: ");
 }
 
+/* All kinds of initial values, in parameters of uneven sizes. Rank 0's count: others have other
+ * numbers for some, and given values where rank 0 has none, or the other way round. */
+static int configure_starts(struct plume_context *pl)
+{
+    static const size_t shapes[][2] = {{3, 5}, {1, 1}, {64, 33}, {9, 40}, {2, 7}};
+    static const double given[6] = {1, -2, 0.5, 1e-3, 7, 9}, others[6] = {3, 3, 3, 3, 3, 3};
+    struct net *net = pl->state;
+    bool first = pl->rank == 0;
+    char name[16];
+
+    for (unsigned i = 0; i < 3 * (PLUME_INIT_ORTHOGONAL + 1); i++) {
+        unsigned kind = i % (PLUME_INIT_ORTHOGONAL + 1);
+
+        snprintf(name, sizeof(name), "p%u", i);
+        plume_param_init(pl, name, (enum plume_init)kind, 0.5,
+                         kind == 5 ? 0.75
+                         : first   ? 0.02
+                                   : 2,
+                         2, shapes[i % PL_COUNT(shapes)]);
+    }
+    net->param[0] = plume_param_values(pl, "words", 1, (size_t[]){6}, first ? given : others);
+    if (first)
+        plume_param_values(pl, "some", 1, (size_t[]){6}, given);
+    else
+        plume_param_init(pl, "some", PLUME_INIT_NORMAL, 0, 1, 1, (size_t[]){6});
+    if (first)
+        plume_param_init(pl, "more", PLUME_INIT_NORMAL, 0, 1, 1, (size_t[]){6});
+    else
+        plume_param_values(pl, "more", 1, (size_t[]){6}, others);
+    return 0;
+}
+
+static int
+start_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
+{
+    *ret_loss = plume_mean(pl, ((struct net *)pl->state)->param[0], 0, 1);
+    return 0;
+}
+
+static int move_nothing(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    *ret = (struct plume_optimizer){.kind = PLUME_SGD};
+    return 0;
+}
+
+static const struct plume_module starts_module = {
+    .struct_size = sizeof(struct plume_module),
+    .abi = PLUME_MODULE_ABI,
+    .name = "starts",
+    .hparams = digits_hparams,
+    .state_size = sizeof(struct net),
+    .configure = configure_starts,
+    .data = digits_data,
+    .training_step = start_step,
+    .configure_optimizers = move_nothing,
+};
+
+static const char *begin(struct pl_comm *comm, void *shared)
+{
+    struct run *run = shared;
+
+    digits_train(&starts_module, &run->options, comm, &run->ranks[comm->rank]);
+    return NULL;
+}
+
+static void test_initial_values_are_those_of_one_rank(void **state)
+{
+    static const unsigned layouts[][2] = {{1, 0}, {2, 0}, {2, 1}, {3, 2}, {5, 0}, {13, 0}};
+    static const enum pl_strategy_kind kinds[] = {PL_STRATEGY_AUTO, PL_STRATEGY_SHARDED};
+    char hash[sizeof(((struct trained *)NULL)->hash)] = "";
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++)
+        for (size_t k = 0; k < PL_COUNT(kinds); k++) {
+            struct run *run = ranks_shared(sizeof(*run));
+
+            *run = ask();
+            run->options.max_steps = 1;
+            run->options.strategy = layouts[i][0] == 1 ? PL_STRATEGY_AUTO : kinds[k];
+            ranks_run(layouts[i][0], layouts[i][1], begin, run, 0);
+            digits_assert_good(run->ranks, layouts[i][0]);
+            if (!*hash)
+                memcpy(hash, run->ranks[0].hash, sizeof(hash));
+            for (unsigned rank = 0; rank < layouts[i][0]; rank++)
+                assert_string_equal(run->ranks[rank].hash, hash);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_initial_values_are_those_of_one_rank),
         cmocka_unit_test(test_experts_by_rank),
         cmocka_unit_test(test_experts_under_other_strategies),
         cmocka_unit_test(test_models_that_differ),

@@ -3,6 +3,7 @@
 #include "common/base/parse.h"
 #include "kernels/pool/pool.h"
 #include "runtime/engine/params/consistency.h"
+#include "runtime/engine/params/draw.h"
 #include "runtime/engine/params/param_parts.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/stages.h"
@@ -13,7 +14,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define STREAM_INIT 0x696e6974u
 #define SHARE_BYTES 256
 
 void pl_params_init(struct pl_params *params, struct pl_device *dev, enum pl_real real)
@@ -380,7 +380,7 @@ static void init_range(void *ctx, size_t begin, size_t end)
 
         if (!pl_param_is_own(a->params, a->params->list[i]))
             continue;
-        pl_rng_init(&rng, a->seed, STREAM_INIT + ((uint64_t)i << 32));
+        pl_params_stream(a->seed, i, &rng);
         r = init_param(a->params, a->comm, a->params->list[i], &rng, &err);
         if (r < 0 && atomic_compare_exchange_strong(&a->result, &none, r) && a->err)
             *a->err = err;
@@ -402,6 +402,8 @@ int pl_params_init_values(struct pl_params *params,
                         &(struct pl_initial){.kind = params->buffers[i].init}, NULL, NULL, err);
     if (r < 0)
         return r;
+    if (pl_params_drawn_together(params, comm))
+        return pl_params_draw(params, comm, seed, err);
     if (params->dev->ops->host && params->shard != PL_SHARD_PARAM && !params->peers)
         pl_pool_parallel(params->n, 1, init_range, &a);
     else /* one thread asks devices and ranks; of parts there is one whole at a time */

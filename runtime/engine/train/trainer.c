@@ -2,6 +2,7 @@
 #include "runtime/engine/train/trainer.h"
 #include "common/base/log.h"
 #include "runtime/engine/optim/precision.h"
+#include "runtime/engine/params/draw.h"
 #include "runtime/engine/train/manual.h"
 #include "runtime/engine/train/pipe_as.h"
 #include "runtime/engine/train/weights.h"
@@ -186,6 +187,8 @@ static int broadcast_values(struct pl_trainer *t, struct pl_error *err)
     const struct pl_params *params = &t->ctx.params;
 
     if (params->shard == PL_SHARD_PARAM) /* they are rank 0's already */
+        return 0;
+    if (pl_params_drawn_together(params, t->comm) && !t->options->weights)
         return 0;
     return pl_comm_broadcast_on(t->ctx.copies, t->dev, params->values,
                                 pl_params_held(params) * pl_real_size(params->real), err);
