@@ -579,6 +579,9 @@ static int open_(unsigned index,
     gpu->base.ops = &ops;
     gpu->base.index = index;
     gpu->total = memory_of(index);
+    gpu->base.limits.bytes = 1e7; /* for the profile */
+    for (int real = 0; real <= PL_REAL_F16; real++)
+        gpu->base.limits.flops[real] = 1e8;
     snprintf(gpu->base.name, sizeof(gpu->base.name), "emulated:%u%s%s", index,
              options && options->tf32 ? " (tf32)" : "",
              options && options->deterministic ? " (deterministic)" : "");

@@ -58,4 +58,14 @@ load gpu
     # Who did the products, too: two layers, each forward and backward.
     grep -q '^linear .* 0\.0 *2\.0$' on.err
     grep -q '^0\.0 products and attentions a step by the library, 4\.0 by own kernels$' on.err
+    # And what share of the card's limits, which are 0.01 GB/s and 0.1 GFLOP/s.
+    awk '/^op  / { wide = index($0, "share") + 5 }
+        wide && /%/ && !/^rest/ {
+            split(substr($0, wide), of)
+            least = $1 == "linear" && of[1] / 10 > of[2] ? of[1] / 10 : of[2]
+            if (of[3] + 0 < 10000 * least - 60 || $1 != "linear" && of[3] + 0 > 10000 * least + 60)
+                bad = 1
+            n++
+        }
+        END { exit bad || n < 3 }' on.err
 }

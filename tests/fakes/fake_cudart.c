@@ -346,6 +346,17 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     return cudaSuccess;
 }
 
+/* Clocks and bus of an H100 SXM. */
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device)
+{
+    WANTED();
+    *value = which == cudaDevAttrClockRate              ? 1980000
+             : which == cudaDevAttrMemoryClockRate      ? 2619000
+             : which == cudaDevAttrGlobalMemoryBusWidth ? 5120
+                                                        : 0;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
 {
     WANTED();

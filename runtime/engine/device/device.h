@@ -26,7 +26,7 @@
 
 /* The interface's version: a shared object with another one is refused. A change of this file or of
  * an op's arguments raises it; a new op changes it by itself. */
-#define PL_DEVICE_VERSION (11u << 16 | (unsigned)sizeof(struct pl_kernels))
+#define PL_DEVICE_VERSION (12u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The only symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"
@@ -55,12 +55,19 @@ struct pl_device_about {
     char versions[256]; /* "driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0" */
 };
 
+/* What a device does at most per second, at its highest clock; 0 where that is not known. */
+struct pl_device_limits {
+    double bytes;                  /* of its memory */
+    double flops[PL_REAL_F16 + 1]; /* of products, by the table's type */
+};
+
 /* The base of each backend's own struct. */
 struct pl_device {
     const struct pl_device_ops *ops;
     unsigned index; /* among the devices that this process sees */
     char name[128]; /* shown to the user: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)" */
     char unit[64];  /* unique identity of the card; "" on the CPU */
+    struct pl_device_limits limits;
 };
 
 /* Options of a device; all false is the default. */

@@ -7,6 +7,7 @@ struct line {
     const struct pl_node *first;
     size_t calls;
     double ns[2], flops, bytes;
+    double least_s; /* by the device's limits */
     struct pl_device_calls done;
 };
 
@@ -23,6 +24,23 @@ static int dearest_first(const void *a, const void *b)
     double dx = x->ns[0] + x->ns[1], dy = y->ns[0] + y->ns[1];
 
     return (dx < dy) - (dx > dy);
+}
+
+/* The least time of a node by the device's limits: what its products calculate, and what it moves.
+ */
+static double least_s(const struct pl_tape *tape, const struct pl_node *node)
+{
+    const struct pl_device_limits *limits = &tape->dev->limits;
+    double flops = node->op->product || node->fusion.product ? limits->flops[node->k->real] : 0;
+    double sum = 0;
+
+    for (int back = 0; back < 2; back++) {
+        double calculate = flops > 0 ? pl_node_flops(node, back) / flops : 0;
+        double move = limits->bytes > 0 ? pl_node_traffic(node, back).all / limits->bytes : 0;
+
+        sum += PL_MAX(calculate, move);
+    }
+    return sum;
 }
 
 static size_t gather(const struct pl_tape *tape, struct line *lines)
@@ -45,6 +63,7 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
         for (int d = 0; d < 2; d++)
             lines[k].ns[d] += (double)node->ns[d];
         lines[k].bytes += pl_node_traffic(node, false).all + pl_node_traffic(node, true).all;
+        lines[k].least_s += least_s(tape, node);
         lines[k].flops += pl_node_flops(node, false) + pl_node_flops(node, true);
     }
     return n;
@@ -73,15 +92,16 @@ void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds
     double per_step = 1 / (double)PL_MAX(steps, (uint64_t)1), to_ms = 1e-6 * per_step;
     double total = seconds * 1e9, in_ops = 0;
     struct pl_device_calls done = {0};
-    bool libraries = tape->dev->ops->calls != NULL;
+    bool libraries = tape->dev->ops->calls != NULL, limited = tape->dev->limits.bytes > 0;
     size_t n = lines ? gather(tape, lines) : 0;
     char text[96];
 
     if (n == 0)
         return;
     qsort(lines, n, sizeof(*lines), dearest_first);
-    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s %8s%s\n", "op", "type", "output", "calls",
-            "forward", "backward", "share", "GFLOP/s", "GB/s", libraries ? " library    own" : "");
+    fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s %8s%s%s\n", "op", "type", "output", "calls",
+            "forward", "backward", "share", "GFLOP/s", "GB/s", limited ? "  limit" : "",
+            libraries ? " library    own" : "");
     for (size_t i = 0; i < n; i++) {
         const struct line *l = &lines[i];
         double ns = l->ns[0] + l->ns[1];
@@ -94,6 +114,8 @@ void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds
                 pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
                 l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0,
                 ns > 0 ? l->bytes * (double)steps / ns : 0);
+        if (limited)
+            fprintf(out, " %5.1f%%", ns > 0 ? 100 * l->least_s * (double)steps * 1e9 / ns : 0);
         print_done(&l->done, per_step, out);
     }
     fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",

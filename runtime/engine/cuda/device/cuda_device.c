@@ -194,6 +194,7 @@ make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, st
     r = check_card(d, err);
     if (r < 0)
         return r;
+    pl_cuda_limits(d, options->tf32);
     code = cudaStreamCreateWithFlags(&d->stream.stream, cudaStreamNonBlocking);
     if (code != cudaSuccess)
         return pl_cuda_error(err, d->base.name, "cudaStreamCreateWithFlags", code);

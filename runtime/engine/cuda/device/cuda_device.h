@@ -37,6 +37,10 @@ const struct pl_device_ops *plume_cuda_device(void);
 int pl_cuda_count(unsigned *ret, struct pl_error *err);
 int pl_cuda_about(unsigned index, struct pl_device_about *ret, struct pl_error *err);
 
+/* Fills the device's limits; multiprocessors and capability are known. tf32: products of f32 may
+ * use it. */
+void pl_cuda_limits(struct pl_cuda_device *d, bool tf32);
+
 /* Translates the error of cudaGetDeviceCount() into a text for the user, as -ENODEV. `code` is a
  * cudaError_t; `driver` and `runtime` are CUDA's version numbers (13000 is 13.0; driver 0: none).
  */

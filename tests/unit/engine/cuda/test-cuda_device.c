@@ -9,6 +9,7 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -127,6 +128,31 @@ static void test_a_wrong_index_names_those_there_are(void **state)
                                   "CUDA_VISIBLE_DEVICES or what the job was given");
     assert_null(dev);
     end();
+}
+
+static void near(double x, double want)
+{
+    if (!(fabs(x - want) <= 1e-3 * want))
+        fail_msg("%g, not %g", x, want);
+}
+
+/* Those of an H100: the data sheet's 3.35 TB/s, 67 TFLOP/s in f32 and f64, and, at the highest
+ * clock, 8 % more than its 989 and 495. What CUDA does not tell is not known. */
+static void test_limits_are_the_cards(void **state)
+{
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+        const struct pl_device_options options = {.tf32 = tf32};
+        struct pl_device *dev = NULL;
+
+        fake_cuda_reset(100 * MIB);
+        assert_int_equal(ops->open(0, &options, &dev, NULL), 0);
+        near(dev->limits.bytes, 3.352e12);
+        near(dev->limits.flops[PL_REAL_BF16], 1070.5e12);
+        near(dev->limits.flops[PL_REAL_F16], 1070.5e12);
+        near(dev->limits.flops[PL_REAL_F32], tf32 ? 535.3e12 : 66.9e12);
+        near(dev->limits.flops[PL_REAL_F64], 66.9e12);
+        ops->close(dev);
+    }
 }
 
 /* Each part that a test of the device depends on is in the text, and a missing one. */
@@ -779,6 +805,7 @@ int main(void)
         cmocka_unit_test(test_scratch_is_of_the_devices_memory),
         cmocka_unit_test(test_no_driver_and_no_device_are_told_apart),
         cmocka_unit_test(test_a_wrong_index_names_those_there_are),
+        cmocka_unit_test(test_limits_are_the_cards),
         cmocka_unit_test(test_about_names_the_card_and_all_versions),
         cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
         cmocka_unit_test(test_memory_goes_there_and_back_in_order),
