@@ -131,6 +131,12 @@ class Report:
     def note(self, text):
         self.notes.append(text)
 
+    def set_calls(self, what, calls):
+        """Who does the products, convolutions and attentions; what a graph repeats counts once."""
+        if calls and not any(n.startswith(what + ": ") for n in self.notes):
+            self.note(f"{what}: {calls[1]} products and attentions asked of NVIDIA's libraries, "
+                      f"{calls[2]} of own kernels")
+
     def best(self, side, model, dtype):
         rows = [r for r in self.rows if (r.side, r.model, r.dtype) == (side, model, dtype)]
         return max(rows, key=Row.speed, default=None)
@@ -264,6 +270,8 @@ class Run:
         if not rates or not memory:
             raise RuntimeError(f"pltrain reported {len(rates)} trials: {messages[-200:]}")
         self.report.set_card(memory[2])
+        self.report.set_calls(f"Plume, {model} {dtype}", re.search(
+            r"(\d+) products and attentions asked of the library, (\d+) of own kernels", messages))
         row = Row(f"Plume {level}" if level else "Plume", model, dtype, batch, rates,
                   result["first_step"] - start, float(memory[1]), how)
         self.report.add(row)

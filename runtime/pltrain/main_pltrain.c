@@ -189,14 +189,21 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
-/* Peak memory of the device, for tuning and bench/gpu_engine.py. */
-static void log_memory(struct pl_device *dev)
+/* Peak memory of the device, and who does its products, for tuning and bench/gpu_engine.py. What a
+ * graph repeats counts once. */
+static void log_use(struct pl_device *dev)
 {
     struct pl_device_memory memory;
+    struct pl_device_calls calls;
 
     dev->ops->memory(dev, &memory);
     pl_log_debug("train", "at most %.1f MiB of %s in use", (double)memory.peak / (1 << 20),
                  dev->name);
+    if (!dev->ops->calls)
+        return;
+    dev->ops->calls(dev, &calls);
+    pl_log_debug("train", "%llu products and attentions asked of the library, %llu of own kernels",
+                 (unsigned long long)calls.library, (unsigned long long)calls.own);
 }
 
 static int build_timed(struct pl_trainer *trainer,
@@ -260,7 +267,7 @@ static int train_on(const struct pl_module *module,
     } else {
         r = timeline ? fit_timed(&trainer, timeline, err) : fit(&trainer, err);
     }
-    log_memory(trainer.dev);
+    log_use(trainer.dev);
     pl_trainer_finish(&trainer);
     closed = pl_timeline_close(timeline, r == 0 ? err : NULL);
     return r < 0 ? r : closed;

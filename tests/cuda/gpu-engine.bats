@@ -20,6 +20,8 @@ load gpu-engine
         { least = $4 }
         END { exit bad }'
     grep -q "^- no peer: '/nowhere'" table
+    grep -q '^- Plume, gpt-tiny bf16: 0 products .* libraries, [1-9][0-9]* of own kernels$' table
+    [ "$(grep -c 'own kernels$' table)" -eq 1 ]
 }
 
 @test "memory ends the search for a batch, no other failure goes without notice" {
