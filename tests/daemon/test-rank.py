@@ -976,6 +976,22 @@ def test_lifeline_ends_with_the_daemon(step):
     wait_for("the lifeline's end", lambda: not os.path.exists(f"/proc/{pid}"))
 
 
+def test_stopped_lifeline_ends_with_the_daemon(step):
+    """Nothing stays on a node because a user has stopped it."""
+    d, tasks = start_tasks(step)
+    pid = wait_for("lifeline", lambda: lifeline_of(d))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for i, task in enumerate(tasks):
+            task.close()
+            d.control.send(type="exited", rank=i, status=0)
+        equal(d.wait(), 0)
+        wait_for("the lifeline's end", lambda: not os.path.exists(f"/proc/{pid}"))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_plugin_exit_before_hello(step):
     """slurmstepd may speak of a task before the task does."""
     step.env["PLUME_PLUGIN"] = "1"

@@ -247,11 +247,11 @@ def status_of(pid, name):
 
 
 def is_helper(pid, daemon):
-    """Whether the process is the daemon's helper."""
+    """Whether the process is the daemon's helper or prober."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as f:
             words = f.read().split(b"\0")
-        return b"--helper" in words and status_of(pid, "PPid") == str(daemon.process.pid)
+        return {b"--helper", b"--prober"} & set(words) and status_of(pid, "PPid") == str(daemon.process.pid)
     except OSError:
         return False
 
@@ -278,21 +278,24 @@ def test_daemon_and_scontrol_are_confined(step):
                 r.exited(signal_number=15)
 
 
-def test_stopped_helper_ends_with_the_daemon(step):
+def test_stopped_helpers_end_with_the_daemon(step):
     """Nothing stays on a node because a user has stopped it."""
     d, _ = running(step, PLUME_CONFINE="auto")
     helpers = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_helper(pid, d)]
-    equal(len(helpers), 1)
-    helper = os.pidfd_open(helpers[0])
-    os.kill(helpers[0], signal.SIGSTOP)
+    equal(len(helpers), 2)
+    fds = [os.pidfd_open(pid) for pid in helpers]
+    for pid in helpers:
+        os.kill(pid, signal.SIGSTOP)
     try:
         d.process.kill()
-        readable, _, _ = select.select([helper], [], [], harness.LIMIT)
-        assert readable, "the helper is still there"
+        for fd in fds:
+            readable, _, _ = select.select([fd], [], [], harness.LIMIT)
+            assert readable, "the helper or the prober is still there"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(helpers[0], signal.SIGKILL)
-        os.close(helper)
+        for pid, fd in zip(helpers, fds):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.close(fd)
 
 
 def test_confinement_bad_value(step):

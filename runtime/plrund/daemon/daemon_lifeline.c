@@ -109,11 +109,14 @@ void pl_daemon_lifeline_obey(const struct pl_daemon *d)
     kill(getpid(), SIGKILL);
 }
 
-/* The end of the socket is its order to end what is left, and itself. */
+/* The end of the socket is its order to end what is left, and itself; also if somebody has stopped
+ * it. */
 void pl_daemon_lifeline_close(struct pl_daemon *d)
 {
     struct pl_daemon_lifeline *l = PL_TAKE(d->lifeline);
 
-    if (l && !uv_is_closing((uv_handle_t *)&l->process))
-        uv_close((uv_handle_t *)&l->process, on_closed);
+    if (!l || uv_is_closing((uv_handle_t *)&l->process))
+        return;
+    uv_process_kill(&l->process, SIGCONT);
+    uv_close((uv_handle_t *)&l->process, on_closed);
 }

@@ -137,6 +137,8 @@ int pl_prober_run(int fd, struct pl_error *err)
     int r = pl_slurm_step_from_env(&step, false, err);
     ssize_t n;
 
+    /* The end of the socket would do, but not for a prober that its user has stopped. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < PL_COUNT(ignored); i++) /* Slurm signals every process of a step */
         signal(ignored[i], SIG_IGN);
     while (r == 0 && (n = recv(fd, &request, sizeof(request), 0)) != 0) {
