@@ -393,6 +393,22 @@ def test_hub_lost(step):
     assert "lost the hub" in daemons[1].said()
 
 
+def test_hub_lost_before_its_decision(step):
+    """A node whose ranks have ended has said goodbye, and still waits for its exit code."""
+    step.env["PLUME_LEAVE_LIMIT"] = str(LIMIT)
+    step.scontrol("exec sleep 60")
+    daemons, ranks = two_nodes(step)
+    ranks[1].exited(signal_number=15)  # Slurm's word is waited for
+    wait_for("the failure", lambda: [e for e in step.lines("events.jsonl") if e.get("signal") == 15])
+    step.hub().send(type="snapshot")  # the hub has read the goodbye, too
+    daemons[0].kill()
+    equal(ranks[1].expect("verdict")["code"], 143)
+    ranks[1].close()
+    step.things.remove(ranks[1])
+    daemons[1].wait()
+    assert "lost the hub" in daemons[1].said()
+
+
 def played_node(step):
     """A hub with a rank, and a second node that the test plays, with another."""
     step.nodes = 2

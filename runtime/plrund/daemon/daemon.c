@@ -24,6 +24,7 @@
 
 static void finish(struct pl_daemon *d);
 static void settle(struct pl_daemon *d);
+static bool verdicts_sent(const struct pl_daemon *d);
 
 static unsigned leave_ms(void)
 {
@@ -37,7 +38,8 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
     unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
     int64_t fail_rank = d->decided ? -1 : PL_DAEMON_FAIL_ANY;
 
-    if (d->bye_ok || d->finished)
+    /* A node that has left may still wait for the decision. */
+    if ((d->bye_ok && verdicts_sent(d)) || d->finished)
         return;
     pl_log_error("net", "%s", text);
     d->state = PL_DAEMON_FAILED;
