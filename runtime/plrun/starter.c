@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrun/starter.h"
+#include "common/base/env.h"
 #include "common/base/fault.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -257,7 +258,7 @@ static bool on_link(struct pl_starter *s)
 
 static void watch(struct pl_starter *s)
 {
-    uint64_t gone_ns = 0;
+    uint64_t gone_ns = 0, grace_ns = pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
     unsigned quiet_s = 0, quiet_ms = 0; /* counted: a suspended job is not silent */
     bool verdict = false;
 
@@ -288,7 +289,7 @@ static void watch(struct pl_starter *s)
             on_daemon_lost(s, "does not answer");
             return;
         }
-        if (gone_ns && !s->ended && pl_now_ns() - gone_ns > 5000000000ull)
+        if (gone_ns && !s->ended && pl_now_ns() - gone_ns > grace_ns)
             kill(s->child, SIGKILL);
     }
 }
