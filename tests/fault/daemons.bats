@@ -121,7 +121,8 @@ ended_badly() {
     # No socket is left in the way of others.
     for name in node hub; do
         job=$(basename "$(dirname "$(trial "$name")")")
-        run --separate-stderr find /tmp/plume-*/ -name "$job.*" # folders of other tests come and go
+        # Deeper are the run folders of other clusters; folders of other tests come and go.
+        run --separate-stderr find /tmp/plume-*/ -maxdepth 1 -name "$job.*"
         [ "$output" = '' ]
     done
 }
