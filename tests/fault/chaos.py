@@ -35,6 +35,7 @@ import time
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position,unused-import
 from chaos_case import BOTH, FAULTS, LEFT_S, PLACE, SOURCE, Case, Wrong, environment_of, sockets
+import chaos_pairs
 import chaos_ranks
 import chaos_world
 
