@@ -180,7 +180,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const desc,
         (*(struct desc **)to)->engine = d->engine;
         break;
     case CUDNN_ATTR_ENGINE_GLOBAL_INDEX:
-        *(int64_t *)to = 100 + d->engine;
+        *(int64_t *)to = (fake_dnn.first_engine ? fake_dnn.first_engine : 100) + d->engine;
         break;
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE:
         *n = fake_dnn.note[d->engine] >= 0;
@@ -537,7 +537,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
         need(config->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0);
     size_t workspace = (size_t)fake_dnn.workspace[config->engine];
 
-    if (fake_dnn.broken)
+    if (fake_dnn.broken || fake_dnn.fails[config->engine])
         return CUDNN_STATUS_EXECUTION_FAILED;
     assert_true(pack->final);
     assert_true(!workspace ||
@@ -546,6 +546,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
                                     ->bytes,
                                workspace));
     fake_dnn.runs++;
+    fake_dnn.last = config->engine;
+    fake_dnn.now += fake_dnn.ns[config->engine];
     memset(virtual_ids, 0, sizeof(virtual_ids));
     for (int64_t i = 0; i < ops->n; i++)
         run_op(((struct desc *const *)ops->bytes)[i], pack);

@@ -13,14 +13,19 @@
 struct fake_dnn {
     size_t version;                      /* as cudnnGetVersion() has it */
     unsigned engines;                    /* how many the heuristics name */
+    int64_t first_engine;                /* its number, 0: 100 */
     int note[FAKE_DNN_ENGINES];          /* each one's numerical note, or -1 */
     int64_t workspace[FAKE_DNN_ENGINES]; /* bytes */
+    unsigned ns[FAKE_DNN_ENGINES];       /* that a run takes */
+    bool fails[FAKE_DNN_ENGINES];        /* its runs */
+    uint64_t now;                        /* the sum of all runs' times */
     bool no_fusion;                      /* no engine for more than one op */
     unsigned unmade;                     /* of so many first engines no plan can be made */
     bool missing;                        /* there is no library */
     bool broken;                         /* running fails */
-    unsigned runs, asked, taken;         /* taken: the engine of the last plan */
-    unsigned descriptors, handles;       /* alive */
+    unsigned runs, asked, taken,
+        last;                      /* taken: the engine of the last plan; last: of the last run */
+    unsigned descriptors, handles; /* alive */
 };
 extern struct fake_dnn fake_dnn;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
-#include "runtime/engine/cuda/cublaslt/tuned.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "runtime/engine/cuda/util/refused.h"
@@ -408,7 +407,7 @@ size_t pl_cublaslt_version(void)
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,
-                       const struct pl_cublaslt_timing *timing,
+                       const struct pl_timing *timing,
                        struct pl_cuda_status *status,
                        struct pl_cublaslt **ret,
                        struct pl_error *err)
@@ -427,7 +426,7 @@ int pl_cublaslt_create(void *workspace,
         free(lt);
         return pl_error_set(err, -EIO, "cublasLtCreate failed: %s", cublasLtGetStatusString(code));
     }
-    r = timing ? pl_tuned_open(timing->what, sizeof(struct pl_cublaslt_key),
+    r = timing ? pl_tuned_open("products", timing->what, sizeof(struct pl_cublaslt_key),
                                sizeof(cublasLtMatmulAlgo_t), &lt->tuned, err)
                : 0;
     if (r < 0) {

@@ -13,6 +13,7 @@
 
 #include "runtime/engine/cuda/cublaslt/cublaslt_key.h"
 #include "runtime/engine/cuda/util/cuda_status.h"
+#include "runtime/engine/cuda/util/tuned.h"
 
 struct CUstream_st;
 struct pl_cublaslt;
@@ -20,18 +21,13 @@ struct pl_cublaslt;
 /* The advice of cuBLAS' documentation for H100-class devices; others need less. */
 #define PL_CUBLASLT_WORKSPACE ((size_t)32 << 20)
 
-struct pl_cublaslt_timing {
-    const char *what;         /* the card, its driver and the library: see pl_tuned_open() */
-    uint64_t (*now_ns)(void); /* a clock */
-};
-
 /* For the current device. timing: NULL for the heuristics' first answers; borrowed. `workspace` is
  * the caller's device memory, 256-byte aligned, for products on one stream at a time. Errors of a
  * product are kept in status. -ENOENT: there is no cublasLt. -EIO, -ENOMEM. */
 int pl_cublaslt_create(void *workspace,
                        size_t workspace_bytes,
                        bool tf32,
-                       const struct pl_cublaslt_timing *timing,
+                       const struct pl_timing *timing,
                        struct pl_cuda_status *status,
                        struct pl_cublaslt **ret,
                        struct pl_error *err);

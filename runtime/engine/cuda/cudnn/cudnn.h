@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Convolutions and attention by NVIDIA's cuDNN, through its graph interface ("backend"). The engine
- * for a shape is chosen once and cached with its plan: the first of its heuristics' whole list that
- * the shape, the types and the workspace allow. A refusal is logged, once per key. Source: cuDNN
- * documentation, "Graph API".
+ * for a shape is chosen once and cached with its plan: of its heuristics' whole list the first that
+ * the shape, the types and the workspace allow, or for a convolution the fastest of the first eight
+ * of these, which are timed on the arrays of the first call. Choices are kept (tuned.h). A refusal
+ * is logged, once per key. Source: cuDNN documentation, "Graph API".
  *
  * Convolutions: f32, f64, bf16 and f16, computed in f32 (f64 in f64), by deterministic engines. f32
  * is not narrowed and does not use tensor cores, unless tf32 is allowed. A fused relu is max(x, 0):
@@ -18,6 +19,7 @@
 #include "runtime/engine/cuda/cudnn/attention_key.h"
 #include "runtime/engine/cuda/cudnn/conv_key.h"
 #include "runtime/engine/cuda/util/cuda_status.h"
+#include "runtime/engine/cuda/util/tuned.h"
 #include "runtime/engine/device/device.h"
 
 struct CUstream_st;
@@ -28,11 +30,12 @@ struct pl_cudnn;
 #define PL_DNN_ATTENTION_WORKSPACE ((size_t)4 << 30)
 
 /* For the current device; everything runs on this stream. The workspace, as large as the largest
- * plan's, comes from its pool of `alloc` and is kept. Errors of a run are kept in status. -ENOENT:
- * there is no cuDNN. -EIO, -ENOMEM. */
+ * plan's, comes from its pool of `alloc` and is kept. timing: NULL for the heuristics' first
+ * engines. Errors of a run are kept in status. -ENOENT: there is no cuDNN. -EIO, -ENOMEM. */
 int pl_cudnn_create(struct CUstream_st *stream,
                     struct pl_cuda_alloc *alloc,
                     const struct pl_device_options *options,
+                    const struct pl_timing *timing,
                     struct pl_cuda_status *status,
                     struct pl_cudnn **ret,
                     struct pl_error *err);

@@ -369,7 +369,7 @@ bool pl_cudnn_attention(struct pl_cudnn *dnn,
 {
     float scale = key->scale, one = 1, hidden = -INFINITY;
     const struct pl_cudnn_plan *plan =
-        pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &pl_cudnn_recipe_attention, key);
+        pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &pl_cudnn_recipe_attention, key, NULL, 0);
     struct pl_cudnn_array arrays[PL_ATT_TENSORS];
     size_t n = 0;
 

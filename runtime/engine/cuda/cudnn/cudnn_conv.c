@@ -204,11 +204,24 @@ static bool can_be_split(const void *of)
     return key->bias || key->relu;
 }
 
+/* dx or dw. */
+static int64_t conv_output(const void *of, size_t *ret_bytes)
+{
+    const struct pl_conv_key *key = of;
+    enum pl_conv_tensor which = key->pass == PL_CONV_FILTER ? PL_CONV_W : PL_CONV_X;
+    const int64_t *d = which == PL_CONV_W ? key->w : key->x;
+
+    *ret_bytes =
+        key->add ? (size_t)(d[0] * d[1] * d[2] * d[3]) * pl_real_size((enum pl_real)key->real) : 0;
+    return which;
+}
+
 const struct pl_cudnn_recipe pl_cudnn_recipe_conv = {
     .graph = conv_graph,
     .may_take = conv_may_take,
     .describe = describe_conv,
     .has_another_way = can_be_split,
+    .output = conv_output,
     .workspace = PL_DNN_WORKSPACE,
 };
 
@@ -216,17 +229,15 @@ bool pl_cudnn_conv(struct pl_cudnn *dnn,
                    const struct pl_conv_key *key,
                    const struct pl_conv_data *data)
 {
-    const struct pl_cudnn_plan *plan =
-        pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, key);
+    const struct pl_cudnn_plan *plan;
     struct pl_cudnn_array arrays[PL_CONV_B];
     size_t n = 0;
 
-    if (!plan)
-        return false;
     for (int64_t id = PL_CONV_X; id <= PL_CONV_B; id++)
         if (data->of[id])
             arrays[n++] = (struct pl_cudnn_array){id, data->of[id]};
-    return pl_cudnn_run(dnn, plan, arrays, n);
+    plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, key, arrays, n);
+    return plan && pl_cudnn_run(dnn, plan, arrays, n);
 }
 
 static cudnnStatus_t

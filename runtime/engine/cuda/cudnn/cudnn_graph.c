@@ -102,3 +102,14 @@ void *pl_cudnn_graph(struct pl_cudnn_parts *parts, void *handle, int64_t n, void
     pl_cudnn_finalize(parts, graph);
     return parts->failed ? NULL : graph;
 }
+
+void pl_cudnn_drop_plan(void *value)
+{
+    struct pl_cudnn_plan *plan = value;
+
+    if (plan->desc)
+        cudnnBackendDestroyDescriptor(plan->desc);
+    if (plan->config)
+        cudnnBackendDestroyDescriptor(plan->config);
+    pl_cudnn_drop(&plan->graph);
+}

@@ -5,6 +5,7 @@
 int pl_cudnn_create(struct CUstream_st *stream,
                     struct pl_cuda_alloc *alloc,
                     const struct pl_device_options *options,
+                    const struct pl_timing *timing,
                     struct pl_cuda_status *status,
                     struct pl_cudnn **ret,
                     struct pl_error *err)

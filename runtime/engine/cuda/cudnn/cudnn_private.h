@@ -4,6 +4,7 @@
 #define PL_RUNTIME_ENGINE_CUDA_CUDNN_CUDNN_PRIVATE_H
 
 #include "runtime/engine/cuda/cudnn/cudnn.h"
+#include "runtime/engine/cuda/util/plan_cache.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,6 +60,9 @@ struct pl_cudnn_recipe {
     void (*describe)(const void *key, char text[PL_DNN_TEXT]);
     /* True if there is another way by cuDNN, so that a refusal costs little. May be NULL. */
     bool (*has_another_way)(const void *key);
+    /* The array that a plan adds to: its id, and its size; 0 bytes if it only writes. NULL: plans
+     * of the family must not run more often than asked for. */
+    int64_t (*output)(const void *key, size_t *ret_bytes);
     size_t workspace; /* limit of an engine's workspace, in bytes */
 };
 
@@ -81,13 +85,6 @@ struct pl_cudnn_plan {
  * -ENOENT, -EIO, -ENOMEM. */
 int pl_cudnn_create_described(const char *json, struct pl_cudnn **ret, struct pl_error *err);
 
-/* The plan for a key, made at the first request; a refusal is logged then, once per key. NULL:
- * cuDNN has no engine for it. */
-struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,
-                                         enum pl_cudnn_kind kind,
-                                         const struct pl_cudnn_recipe *recipe,
-                                         const void *key);
-
 #define PL_DNN_ARRAYS 16
 
 /* An array of a graph, by its tensor's id; on the host if the tensor is passed by value. */
@@ -95,6 +92,43 @@ struct pl_cudnn_array {
     int64_t id;
     void *at;
 };
+
+struct pl_cudnn {
+    void *handle;                    /* cudnnHandle_t; NULL: of a described device */
+    struct pl_cudnn_parts described; /* its description */
+    struct CUstream_st *stream;
+    struct pl_cuda_alloc *alloc;
+    struct pl_cuda_status *status;
+    struct pl_device_options options;
+    void *workspace, *scratch;
+    size_t workspace_bytes, scratch_bytes;
+    uint64_t moves; /* of the workspace and the scratch memory */
+    struct pl_plan_cache plans[PL_DNN_KINDS];
+    struct pl_tuned *tuned; /* of convolutions; NULL: nothing is timed */
+    uint64_t (*now_ns)(void);
+};
+
+#define PL_DNN_CHOICE_BYTES (2 * sizeof(int64_t)) /* of a choice that is kept */
+
+/* The plan for a key, made at the first request; a refusal is logged then, once per key. Several
+ * are timed on the n arrays, which it will run on, if the family's plans may be. NULL: cuDNN has no
+ * engine for it. */
+struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,
+                                         enum pl_cudnn_kind kind,
+                                         const struct pl_cudnn_recipe *recipe,
+                                         const void *key,
+                                         const struct pl_cudnn_array *arrays,
+                                         size_t n);
+void pl_cudnn_drop_plan(void *plan);
+
+/* True if the stream is capturing: nothing can be made then, and the capture has failed. */
+bool pl_cudnn_is_captured(struct pl_cudnn *dnn);
+
+/* As pl_cudnn_run(), but returns false if the plan does not work. */
+bool pl_cudnn_try(struct pl_cudnn *dnn,
+                  const struct pl_cudnn_plan *plan,
+                  const struct pl_cudnn_array *arrays,
+                  size_t n);
 
 /* Queues the plan; errors are kept in the status. Returns false, and queues nothing, if there is no
  * memory for its workspace. n: at most PL_DNN_ARRAYS. */

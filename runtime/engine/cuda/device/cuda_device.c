@@ -141,7 +141,7 @@ static int open_libraries(struct pl_cuda_device *d,
     struct pl_error why = {0};
     struct pl_device_about about;
     char what[sizeof(about.name) + sizeof(about.versions) + 2];
-    struct pl_cublaslt_timing timing = {.what = what, .now_ns = pl_now_ns};
+    struct pl_timing timing = {.what = what, .now_ns = pl_now_ns};
     bool timed = !options->deterministic && !options->untimed &&
                  pl_cuda_about(d->base.index, &about, NULL) == 0;
     int r;
@@ -152,7 +152,8 @@ static int open_libraries(struct pl_cuda_device *d,
                            &d->status, &d->libs.lt, &why);
     r = bear_missing(r, "matrix products", &lt_told, &why);
     if (r == 0) {
-        r = pl_cudnn_create(d->stream.stream, d->alloc, options, &d->status, &d->libs.dnn, &why);
+        r = pl_cudnn_create(d->stream.stream, d->alloc, options, timed ? &timing : NULL, &d->status,
+                            &d->libs.dnn, &why);
         r = bear_missing(r, "convolutions and attention", &dnn_told, &why);
     }
     return r < 0 ? pl_error_set(err, r, "%s", pl_error_text(&why)) : 0;

@@ -36,8 +36,8 @@ static size_t draw(uint32_t limit)
 }
 
 /* Resets the fakes, with one engine that can do everything; the calling thread's libs have the
- * pl_cudnn. */
-static void start_dnn(const struct pl_device_options *options)
+ * pl_cudnn. timing: NULL if nothing is timed. */
+static void start_dnn(const struct pl_device_options *options, const struct pl_timing *timing)
 {
     struct pl_cudnn *dnn = NULL;
 
@@ -50,7 +50,7 @@ static void start_dnn(const struct pl_device_options *options)
     for (size_t i = 0; i < FAKE_DNN_ENGINES; i++)
         fake_dnn.note[i] = -1;
     assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
-    assert_int_equal(pl_cudnn_create(NULL, alloc, options, &status, &dnn, NULL), 0);
+    assert_int_equal(pl_cudnn_create(NULL, alloc, options, timing, &status, &dnn, NULL), 0);
     libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn, .calls = &calls};
     pl_cuda_libs_set(&libs);
 }

@@ -31,7 +31,7 @@ static void count_backward(const struct pl_attention_args *a)
 static void start(bool deterministic)
 {
     own_forward = own_backward = 0;
-    start_dnn(&(struct pl_device_options){.deterministic = deterministic});
+    start_dnn(&(struct pl_device_options){.deterministic = deterministic}, NULL);
     table = *pl_kernels_ref(PL_REAL_F32);
     table.real = PL_REAL_BF16;
     table.attention_forward = count_forward;

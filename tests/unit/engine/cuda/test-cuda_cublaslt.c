@@ -101,7 +101,7 @@ static uint64_t fake_now(void)
 /* what: NULL, or the kind of card on which answers are timed. */
 static void start_timed(bool tf32, const char *what)
 {
-    const struct pl_cublaslt_timing timing = {.what = what, .now_ns = fake_now};
+    const struct pl_timing timing = {.what = what, .now_ns = fake_now};
     struct pl_cublaslt *lt = NULL;
 
     memset(&fake_lt, 0, sizeof(fake_lt));

@@ -128,7 +128,7 @@ static void attention(struct pl_cudnn *dnn,
     struct pl_att_key key;
 
     assert_true(pl_att_key_of(&a, real, backward, repeatable, &key));
-    plan = pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &pl_cudnn_recipe_attention, &key);
+    plan = pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &pl_cudnn_recipe_attention, &key, NULL, 0);
     need(card, &pl_cudnn_recipe_attention, &key, plan);
     if (plan && plan->notes != UINT64_C(1) << CUDNN_NUMERICAL_NOTE_TENSOR_CORE &&
         !(plan->notes & UINT64_C(1) << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && !repeatable))
@@ -209,14 +209,14 @@ static void convolution(struct pl_cudnn *dnn,
         a.relu = true;
         a.b = array;
         assert_true(pl_conv_key_of(&a, pass, real, tf32, array, &key));
-        plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, &key);
+        plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, &key, NULL, 0);
         show(card, &pl_cudnn_recipe_conv, &key, plan);
         a.relu = false;
         a.b = NULL;
     }
     if (!plan) {
         assert_true(pl_conv_key_of(&a, pass, real, tf32, array, &key));
-        plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, &key);
+        plan = pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, &key, NULL, 0);
         need(card, &pl_cudnn_recipe_conv, &key, plan);
     }
     if (plan && real == PL_REAL_F32 && !tf32)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "runtime/engine/cuda/cublaslt/tuned.h"
+#include "runtime/engine/cuda/util/tuned.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/macros.h"
@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FOLDER "gpu-products" /* in ~/.plume */
-#define FORMAT "products 1"
+#define FORMAT 1
 #define FILE_MAX ((size_t)4 << 20) /* bytes */
 #define WHAT_MAX 1024
 
 struct pl_tuned {
+    const char *kind;
+    char folder[32]; /* in ~/.plume */
     size_t key_bytes, value_bytes;
     char what[WHAT_MAX];
     char name[32]; /* of the file */
@@ -26,10 +27,10 @@ struct pl_tuned {
     bool told; /* that the file cannot be written */
 };
 
-static int open_folder(bool make, int *ret, struct pl_error *err)
+static int open_folder(const struct pl_tuned *t, bool make, int *ret, struct pl_error *err)
 {
     _cleanup_free_ char *home = pl_home_dir(err);
-    _cleanup_free_ char *path = home ? pl_path_join(home, FOLDER) : NULL;
+    _cleanup_free_ char *path = home ? pl_path_join(home, t->folder) : NULL;
 
     if (!path)
         return home ? pl_error_nomem(err) : err->code;
@@ -128,13 +129,13 @@ static int read_file(struct pl_tuned *t, int folder, struct pl_error *err)
     if (r < 0)
         return r;
     if (len < head || memcmp(text, t->what, head) != 0)
-        return pl_error_set(err, -EINVAL, "'" FOLDER "/%s' is damaged", t->name);
+        return pl_error_set(err, -EINVAL, "'%s/%s' is damaged", t->folder, t->name);
     for (size_t at = head; at < len; at += bytes)
         if (len - at < bytes || text[at + bytes - 1] != '\n' || !read_line(t, text + at, of))
             bad++;
         else if (learn(t, of) < 0)
             break;
-    return bad ? pl_error_set(err, -EINVAL, "'" FOLDER "/%s' is damaged: %zu lines are left out",
+    return bad ? pl_error_set(err, -EINVAL, "'%s/%s' is damaged: %zu lines are left out", t->folder,
                               t->name, bad)
                : 0;
 }
@@ -143,12 +144,12 @@ static void read_or_tell(struct pl_tuned *t)
 {
     _cleanup_close_ int folder = -EBADF;
     struct pl_error err = {0};
-    int r = open_folder(false, &folder, &err);
+    int r = open_folder(t, false, &folder, &err);
 
     if (r == 0)
         r = read_file(t, folder, &err);
     if (r < 0 && r != -ENOENT)
-        pl_log_warn("cuda", "choices of products are timed again: %s", pl_error_text(&err));
+        pl_log_warn("cuda", "choices of %s are timed again: %s", t->kind, pl_error_text(&err));
 }
 
 static int write_file(struct pl_tuned *t, struct pl_error *err)
@@ -157,7 +158,7 @@ static int write_file(struct pl_tuned *t, struct pl_error *err)
     _cleanup_free_ char *whole = NULL;
     size_t head = strlen(t->what);
     struct pl_error ignored = {0};
-    int r = open_folder(true, &folder, err);
+    int r = open_folder(t, true, &folder, err);
 
     if (r < 0)
         return r;
@@ -172,7 +173,8 @@ static int write_file(struct pl_tuned *t, struct pl_error *err)
 
 /* ---- */
 
-int pl_tuned_open(const char *what,
+int pl_tuned_open(const char *kind,
+                  const char *what,
                   size_t key_bytes,
                   size_t value_bytes,
                   struct pl_tuned **ret,
@@ -184,7 +186,9 @@ int pl_tuned_open(const char *what,
         return pl_error_nomem(err);
     t->key_bytes = key_bytes;
     t->value_bytes = value_bytes;
-    snprintf(t->what, sizeof(t->what), FORMAT "\n%.1000s\n", what);
+    t->kind = kind;
+    snprintf(t->folder, sizeof(t->folder), "gpu-%s", kind);
+    snprintf(t->what, sizeof(t->what), "%s %d\n%.980s\n", kind, FORMAT, what);
     snprintf(t->name, sizeof(t->name), "%016llx",
              (unsigned long long)pl_plan_hash(t->what, strlen(t->what)));
     pl_plan_cache_init(&t->known, key_bytes, value_bytes);
@@ -219,6 +223,6 @@ void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value)
     if (learn(tuned, of) < 0 || write_file(tuned, &err) == 0 || tuned->told)
         return;
     tuned->told = true;
-    pl_log_warn("cuda", "which algorithms of products are fastest cannot be kept: %s",
+    pl_log_warn("cuda", "which algorithms of %s are fastest cannot be kept: %s", tuned->kind,
                 pl_error_text(&err));
 }
