@@ -2,13 +2,12 @@
 /* Sums over the middle of [outer, n, inner], in f64 and in one fixed order, for any source of terms
  * and any use of the sums. Bound by reading the terms.
  *
- * If inner is 1 the threads of a block take neighbouring terms; else a block has up to 32 columns,
- * no more than there are, and as many lines of them as fit. A thread reads the terms of
- * PL_SUMS_AHEAD lines before it adds them. Few long sums are cut into pieces, whose partial sums a
- * second kernel adds; their number depends on the shape only. Before, blocks had 32 columns of 8
- * lines whatever inner was, a thread waited for each term, and one thread added all pieces of a
- * sum: for 64 channels in fours, half of the threads had no work, and then 1024 pieces were added
- * one by one. */
+ * If inner is 1 the threads of a block take neighbouring terms, and a warp does a short sum by
+ * itself; else a block has up to 32 columns, no more than there are, and as many lines of them as
+ * fit. A thread reads the terms of several lines before it adds them. Few long sums are cut into
+ * pieces, whose partial sums a second kernel adds; their number depends on the shape only. That
+ * kernel's blocks are the narrower the more pieces there are, so that a thread reads few of them:
+ * by 16 lines of 32 columns it took 16 us for 528 pieces of 128 numbers on an H100. */
 #ifndef PL_KERNELS_CUDA_SUMS_CUH
 #define PL_KERNELS_CUDA_SUMS_CUH
 
@@ -20,8 +19,10 @@ namespace pl_cuda
 
 #define PL_SUMS_THREADS 256
 #define PL_SUMS_AHEAD 4
-#define PL_SUMS_BLOCKS 528 /* 4 per multiprocessor of an H100 */
+#define PL_SUMS_MULTIPROCESSORS 132 /* of an H100 */
 #define PL_SUMS_PIECE_THREADS 512
+#define PL_SUMS_PIECE_WIDTH 8 /* columns at least: 64 bytes */
+#define PL_SUMS_SHORT 256     /* terms that a warp adds, at most */
 
 struct sums_shape {
     size_t outer, n, inner, pieces;
@@ -44,22 +45,25 @@ template <int N, class F>
 static __device__ __forceinline__ void
 add_terms(const F &term, size_t o, size_t k, size_t end, size_t step, size_t i, double sum[N])
 {
-    for (; k + (PL_SUMS_AHEAD - 1) * step < end; k += PL_SUMS_AHEAD * step) {
-        typename F::terms in[PL_SUMS_AHEAD];
+    const int ahead = F::ahead;
+    typename F::numbers of(term, o, i);
+
+    for (; k + (ahead - 1) * step < end; k += ahead * step) {
+        typename F::terms in[ahead];
 
         PL_UNROLL
-        for (int j = 0; j < PL_SUMS_AHEAD; j++)
+        for (int j = 0; j < ahead; j++)
             in[j] = term.take_terms(o, k + j * step, i);
         PL_UNROLL
-        for (int j = 0; j < PL_SUMS_AHEAD; j++)
-            term.add_terms(o, k + j * step, i, in[j], sum);
+        for (int j = 0; j < ahead; j++)
+            term.add_terms(o, k + j * step, i, in[j], of, sum);
     }
     for (; k < end; k += step)
-        term.add_terms(o, k, i, term.take_terms(o, k, i), sum);
+        term.add_terms(o, k, i, term.take_terms(o, k, i), of, sum);
 }
 
 template <int N, class F, class OUT>
-static __global__ void __launch_bounds__(PL_SUMS_THREADS)
+static __global__ void __launch_bounds__(PL_SUMS_THREADS, F::resident)
     sums_rows(sums_shape s, F term, OUT out, sums_of<N> *partial)
 {
     size_t o = blockIdx.x / s.pieces, piece = blockIdx.x % s.pieces;
@@ -75,6 +79,22 @@ static __global__ void __launch_bounds__(PL_SUMS_THREADS)
         else
             out(o, sum.at);
     }
+}
+
+/* A warp has a sum. */
+template <int N, class F, class OUT>
+static __global__ void __launch_bounds__(PL_SUMS_THREADS, F::resident)
+    sums_short(sums_shape s, F term, OUT out)
+{
+    size_t o = (size_t)blockIdx.x * (PL_SUMS_THREADS / 32) + threadIdx.x / 32;
+    sums_of<N> sum = {};
+
+    if (o < s.outer)
+        add_terms<N>(term, o, threadIdx.x % 32, s.n, 32, 0, sum.at);
+    for (int i = 0; i < N; i++)
+        sum.at[i] = warp_sum(sum.at[i]);
+    if (o < s.outer && threadIdx.x % 32 == 0)
+        out(o, sum.at);
 }
 
 /* Adds the lines of a block of powers of two, N numbers of each thread, into the first line's.
@@ -98,7 +118,7 @@ static __device__ __forceinline__ void add_lines(double sum[N], double *of_threa
 }
 
 template <int N, class F, class OUT>
-static __global__ void __launch_bounds__(PL_SUMS_THREADS)
+static __global__ void __launch_bounds__(PL_SUMS_THREADS, F::resident)
     sums_columns(sums_shape s, F term, OUT out, sums_of<N> *partial)
 {
     PL_SHARED(double, of_thread, [PL_SUMS_THREADS]);
@@ -153,26 +173,40 @@ static inline dim3 sums_block(size_t columns, unsigned threads)
     return dim3(wide, threads / wide);
 }
 
-/* F: `terms`, what is read for the terms number k of the sums at (o, i); __device__ terms
- * take_terms(size_t o, size_t k, size_t i) const, and void add_terms(size_t o, size_t k, size_t i,
- * const terms &in, double sum[N]) const. OUT: __device__ void operator()(size_t oi, const double
- * sum[N]) const, takes the sums at o * inner + i. Uses the stream's scratch. */
+/* One that adds so many pieces of each, N columns together. */
+static inline dim3 pieces_block(size_t columns, size_t pieces, unsigned n)
+{
+    unsigned wide = sums_block(columns, PL_SUMS_PIECE_THREADS).x;
+
+    while (wide > PL_SUMS_PIECE_WIDTH && wide > n &&
+           PL_SUMS_PIECE_THREADS / wide * PL_SUMS_AHEAD < pieces)
+        wide /= 2;
+    return dim3(wide, PL_SUMS_PIECE_THREADS / wide);
+}
+
+/* F: `terms`, what is read for the terms number k of the sums at (o, i); `numbers`, what a thread
+ * keeps for all of these, made of (f, o, i); ahead, how many terms are read before they are added;
+ * resident, how many blocks a multiprocessor must have room for, which is what it gets; __device__
+ * terms take_terms(size_t o, size_t k, size_t i) const, and void add_terms(size_t o,
+ * size_t k, size_t i, const terms &in, const numbers &of, double sum[N]) const. OUT: __device__
+ * void operator()(size_t oi, const double sum[N]) const, takes the sums at o * inner + i. Uses the
+ * stream's scratch. */
 template <int N, class F, class OUT>
 static void sums_together(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
 {
     static_assert(N <= 32 && (N & (N - 1)) == 0, "columns of a block are whole sums");
     sums_shape s = {outer, n, inner, 1};
-    dim3 block = sums_block(inner, PL_SUMS_THREADS),
-         last = sums_block(inner * N, PL_SUMS_PIECE_THREADS);
+    dim3 block = sums_block(inner, PL_SUMS_THREADS), last;
     size_t tiles = outer * ceil_div(inner, block.x);
+    size_t blocks = PL_SUMS_MULTIPROCESSORS * F::resident;
     /* minimum of terms per piece */
-    size_t least = (inner == 1 ? 4 : 1) * PL_SUMS_AHEAD * (PL_SUMS_THREADS / block.x);
+    size_t least = (inner == 1 ? 4 : 1) * F::ahead * (PL_SUMS_THREADS / block.x);
     sums_of<N> *partial = NULL;
 
     if (outer == 0 || inner == 0)
         return;
-    if (tiles < PL_SUMS_BLOCKS && n > least) {
-        size_t most = ceil_div(n, least), wanted = ceil_div(PL_SUMS_BLOCKS, tiles);
+    if (tiles < blocks && n > least) {
+        size_t most = ceil_div(n, least), wanted = ceil_div(blocks, tiles);
 
         s.pieces = wanted < most ? wanted : most;
     }
@@ -181,18 +215,31 @@ static void sums_together(size_t outer, size_t n, size_t inner, const F &term, c
         if (!partial)
             return;
     }
+    if constexpr (N == 1)
+        if (inner == 1 && n <= PL_SUMS_SHORT)
+            return PL_LAUNCH((sums_short<N, F, OUT>), ceil_div(outer, PL_SUMS_THREADS / 32),
+                             PL_SUMS_THREADS, 0, s, term, out);
     if (inner == 1)
         PL_LAUNCH((sums_rows<N, F, OUT>), outer * s.pieces, PL_SUMS_THREADS, 0, s, term, out,
                   partial);
     else
         PL_LAUNCH((sums_columns<N, F, OUT>), tiles * s.pieces, block, 0, s, term, out, partial);
-    if (partial)
-        PL_LAUNCH((sums_pieces<N, OUT>), outer * ceil_div(inner * N, last.x), last, 0, s, out,
-                  (const double *)partial);
+    if (!partial)
+        return;
+    last = pieces_block(inner * N, s.pieces, N);
+    PL_LAUNCH((sums_pieces<N, OUT>), outer * ceil_div(inner * N, last.x), last, 0, s, out,
+              (const double *)partial);
 }
 
+/* `numbers` of an F that keeps none. */
+struct sums_nothing {
+    template <class F> __device__ __forceinline__ sums_nothing(const F &, size_t, size_t) {}
+};
+
 template <class F> struct sums_term {
+    enum { ahead = PL_SUMS_AHEAD, resident = 4 };
     typedef double terms;
+    typedef sums_nothing numbers;
     F term;
 
     __device__ __forceinline__ double take_terms(size_t o, size_t k, size_t i) const
@@ -201,7 +248,7 @@ template <class F> struct sums_term {
     }
 
     __device__ __forceinline__ void
-    add_terms(size_t, size_t, size_t, double in, double sum[1]) const
+    add_terms(size_t, size_t, size_t, double in, const numbers &, double sum[1]) const
     {
         sum[0] += in;
     }

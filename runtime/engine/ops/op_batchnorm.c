@@ -95,8 +95,8 @@ static double size_of(const plume_tensor *t)
     return (double)t->count * (double)pl_dtype_size(t->dtype);
 }
 
-/* Sums take a pass of their own over x, and backward over dy and relu's y. The gradient of what is
- * added to the output is written then, and has that mask. */
+/* Sums take a pass of their own over x, and backward over dy, and over y where something was added
+ * to the output before relu. The gradient of that is written then, and has relu's mask. */
 static double batchnorm_bytes(const struct pl_node *node, bool backward)
 {
     const struct pl_fusion *f = &node->fusion;
@@ -106,7 +106,7 @@ static double batchnorm_bytes(const struct pl_node *node, bool backward)
 
     if (!backward)
         return x * (node->out->tape->want_grad ? 2 : 1) + y * (f->r ? 2 : 1);
-    if (node->attr.i[0] == PLUME_RELU || f->r)
+    if (f->r)
         masked *= 2;
     return x + masked + (dr ? y * (f->r_add ? 2 : 1) : 0) +
            (f->x->wants_grad ? x + (dr && !f->r_add ? y : masked) + x * (add ? 2 : 1) : 0);
@@ -137,7 +137,7 @@ static const struct pl_op op_batchnorm_relu = {
     .same_type = true,
     .bytes = batchnorm_bytes,
     .cast = PL_CAST_F32,
-    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
+    .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_IN(2) | PL_NEEDS_OUT,
     .state_inputs = PL_NEEDS_IN(3) | PL_NEEDS_IN(4),
     .forward = batchnorm_forward,
     .backward = batchnorm_backward,
