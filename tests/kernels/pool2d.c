@@ -32,6 +32,13 @@ static struct pl_pool2d_args random_shape(void)
         a.pad_h = check_random(a.kernel_h / 2 + 1);
         a.pad_w = check_random(a.kernel_w / 2 + 1);
     }
+    if (check_random(4) == 0) { /* has kernels of its own */
+        a.kernel_h = a.kernel_w = 3;
+        a.stride_h = 2;
+        a.stride_w = 2 - (check_random(4) == 0);
+        a.pad_h = check_random(2);
+        a.pad_w = check_random(2);
+    }
     a.height = PL_MAX(a.height, a.kernel_h);
     a.width = PL_MAX(a.width, a.kernel_w);
     return a;
