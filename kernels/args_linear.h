@@ -160,6 +160,20 @@ pl_window_count(size_t size, size_t kernel, size_t stride, size_t pad, size_t di
     return size + 2 * pad < reach ? 0 : (size + 2 * pad - reach) / stride + 1;
 }
 
+/* Squares of 2 x 2 elements of x [batch, height, width, channels], side by side, with their
+ * channels together, as y [batch, rows, columns, 2, 2, wide], where wide is at least channels: its
+ * element (n, i, j, u, v, c) is x at (n, 2 i + u - before_h, 2 j + v - before_w, c), or 0 where x
+ * has none. space_to_depth: dst = y of src = x. depth_to_space: dst = x (+)= its elements in src =
+ * y, 0 where y has none. With this a convolution of few channels at every second place is one of 4
+ * wide channels at every place. Exact. */
+struct pl_squares_args {
+    size_t batch, height, width, channels;
+    size_t rows, columns, wide, before_h, before_w;
+    bool add; /* in depth_to_space */
+    const void *src;
+    void *dst;
+};
+
 /* New ones are appended: modules have the numbers (plume/ops_image.h). */
 enum pl_resample {
     PL_RESAMPLE_NEAREST,
@@ -234,6 +248,8 @@ pl_taps_of(enum pl_resample mode, size_t n, size_t m, size_t i)
     X(batchnorm_backward, batchnorm)                                                               \
     X(unfold, unfold)                                                                              \
     X(fold, unfold)                                                                                \
+    X(space_to_depth, squares)                                                                     \
+    X(depth_to_space, squares)                                                                     \
     X(resample_forward, resample)                                                                  \
     X(resample_backward, resample)
 

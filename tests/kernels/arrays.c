@@ -329,7 +329,7 @@ ARRAYS_DECLARE(arange)
     RAW(y, a->n, "arange");
 }
 
-/* Two functions: src and dst are of the larger one of x and cols. */
+/* Two functions: src and dst are of the larger one of x and cols, or of x and y in squares. */
 ARRAYS_DECLARE(unfold)
 {
     size_t x = a->batch * a->channels * a->height * a->width;
@@ -337,6 +337,15 @@ ARRAYS_DECLARE(unfold)
                   pl_window_count(a->height, a->kernel_h, a->stride_h, a->pad_h, a->dilation_h) *
                   pl_window_count(a->width, a->kernel_w, a->stride_w, a->pad_w, a->dilation_w);
     size_t n = x > cols ? x : cols;
+
+    IN(src, n), KEPT(dst, n);
+}
+
+ARRAYS_DECLARE(squares)
+{
+    size_t x = a->batch * a->height * a->width * a->channels;
+    size_t y = a->batch * a->rows * a->columns * 4 * a->wide;
+    size_t n = x > y ? x : y;
 
     IN(src, n), KEPT(dst, n);
 }

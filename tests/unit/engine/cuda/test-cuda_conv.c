@@ -125,6 +125,44 @@ static void test_convolutions_are_refs(void **state)
     }
 }
 
+/* Of up to four channels, with their channels last, at every second place: cuDNN sees 16 channels
+ * of squares. */
+static void test_few_channels_are_done_by_squares(void **state)
+{
+    start(false);
+    seed = 7;
+    for (unsigned i = 0; i < 200; i++) {
+        struct pl_conv2d_args a = {
+            .batch = 1 + draw(2),
+            .in = 1 + draw(5),
+            .height = 1 + draw(12),
+            .width = 1 + draw(12),
+            .out = 1 + draw(3),
+            .kernel_h = 1 + draw(7),
+            .kernel_w = 1 + draw(7),
+            .stride_h = 2 - (draw(6) == 0),
+            .stride_w = 2 - (draw(6) == 0),
+            .pad_h = draw(4),
+            .pad_w = draw(4),
+            .relu = draw(4) == 0,
+            .last = draw(6) != 0,
+            .dx_add = draw(2),
+            .dw_add = draw(2),
+        };
+        bool squares = a.last && a.in <= 4 && a.kernel_h > 2 && a.kernel_w > 2 && a.stride_h == 2 &&
+                       a.stride_w == 2 && a.height + 2 * a.pad_h >= a.kernel_h &&
+                       a.width + 2 * a.pad_w >= a.kernel_w;
+        unsigned before = fake_dnn.by_squares;
+
+        one(PL_REAL_F32, a, 0);
+        if ((fake_dnn.by_squares > before) != squares)
+            fail_msg("case %u: %u convolutions by squares", i, fake_dnn.by_squares - before);
+    }
+    assert_in_range(fake_dnn.by_squares, 30, 300);
+    assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+    end_dnn();
+}
+
 static void test_without_an_engine_it_is_our_own(void **state)
 {
     start(false);
@@ -493,6 +531,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions_are_refs),
+        cmocka_unit_test(test_few_channels_are_done_by_squares),
         cmocka_unit_test(test_without_an_engine_it_is_our_own),
         cmocka_unit_test(test_engines_are_exact_and_repeatable),
         cmocka_unit_test(test_long_lists_are_read_to_their_end),
