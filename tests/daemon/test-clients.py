@@ -188,9 +188,17 @@ def test_state_stays_small(step):
     """Programs cannot fill the hub with names, nor with long values."""
     d = running(step)
     p = step.keep(d.rank("program", 0))
+    c = step.hub(step.port)
+
+    def metrics():
+        c.send(type="snapshot")
+        return len(c.expect("snapshot")["state"]["ranks"][0].get("metrics", {}))
+
     for i in range(400):
         p.send(type="fact", key=f"k{i}", value="v")
         p.send(type="metrics", metrics={f"m{i}": i})
+        if i == 199:  # the rest comes to the hub in another message
+            wait_for("the first metrics", lambda: metrics() == 200)
     p.send(type="metrics", metrics={"x" * 300: 1})
     p.send(type="fact", key="k1", value="x" * 9000)
     p.send(type="fact", key="k2", value="again")
@@ -467,4 +475,4 @@ def cpu_s(daemon):
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-harness.main(globals())
+harness.main(globals(), at_once=4)

@@ -220,19 +220,22 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
                        });
 }
 
-/* True if a rank's object ("metrics", "facts") may get this key: programs cannot fill the hub. */
-static bool has_room(struct pl_hub *hub, int64_t rank, const char *what, const char *key)
+/* True if a rank's object ("metrics", "facts") may get this key, beside n_new others of the same
+ * message, which are counted: programs cannot fill the hub. */
+static bool
+has_room(struct pl_hub *hub, int64_t rank, const char *what, const char *key, size_t *n_new)
 {
     json_t *have = json_object_get(pl_run_state_rank(hub->doc, (size_t)rank), what);
 
-    return strlen(key) <= KEY_MAX &&
-           (json_object_size(have) < KEYS_MAX || json_object_get(have, key));
+    if (strlen(key) > KEY_MAX)
+        return false;
+    return json_object_get(have, key) || json_object_size(have) + (*n_new)++ < KEYS_MAX;
 }
 
 static void on_fact(struct pl_hub *hub, const struct pl_msg_node_fact *m)
 {
     if (is_rank(hub, m->rank) && strlen(m->value) <= VALUE_MAX &&
-        has_room(hub, m->rank, "facts", m->key))
+        has_room(hub, m->rank, "facts", m->key, &(size_t){0}))
         pl_hub_event(hub, json_pack("{s:s, s:I, s:s, s:s}", "type", "fact", "rank",
                                     (json_int_t)m->rank, "key", m->key, "value", m->value));
 }
@@ -241,6 +244,7 @@ static void on_rank_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics
 {
     json_t *value, *event;
     const char *key, *phase;
+    size_t n_new = 0;
     void *next;
 
     if (!is_rank(hub, m->rank))
@@ -249,7 +253,8 @@ static void on_rank_metrics(struct pl_hub *hub, const struct pl_msg_node_metrics
     {
         double number;
 
-        if (pl_run_state_number(value, &number) < 0 || !has_room(hub, m->rank, "metrics", key))
+        if (pl_run_state_number(value, &number) < 0 ||
+            !has_room(hub, m->rank, "metrics", key, &n_new))
             json_object_del(m->metrics, key);
     }
     event = json_pack("{s:s, s:I}", "type", "metrics", "rank", (json_int_t)m->rank);
