@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FAKE_LT_ANSWERS 17
+#define FAKE_LT_ANSWERS 16
 
 struct fake_lt {
     bool missing;        /* there is no library */
@@ -25,6 +25,7 @@ struct fake_lt {
      * clock `now`; 0: it is refused. last: who did the last one. */
     unsigned answers;
     unsigned ns[FAKE_LT_ANSWERS], last;
+    unsigned cold;        /* so many products take half of the time */
     unsigned epilogue_ns; /* what an epilogue takes beside it; not that of a bias */
     uint64_t now;
 };

@@ -45,8 +45,9 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
                      struct CUstream_st *stream);
 
 /* True if an op with this epilogue in the product (fused) is faster than with a kernel of its own,
- * or if that is unknown. Both are timed where a product's answers are, and the choice is kept in
- * the same way. run: does the op, returns false if it cannot. It is called any number of times. */
+ * or if that is unknown and the epilogue usually is. Both are timed where a product's answers are,
+ * and the choice is kept in the same way. run: does the op, returns false if it cannot. It is
+ * called any number of times. */
 bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
                        const struct pl_cublaslt_key *key,
                        struct CUstream_st *stream,
