@@ -103,15 +103,16 @@ static bool linear_has_slope(const struct pl_node *node)
 }
 
 /* Backward an activation's slope is a pass of its own: it reads dy and the activation's input
- * (relu: its output), and writes dz. So is the gradient of a bias, which reads dz. */
+ * (relu: its output), and writes dz. So is the gradient of a bias, which reads dz: its own, or that
+ * of the layer before, whose dz this one has written (a library may have both in one pass). */
 static double linear_side_bytes(const struct pl_node *node, bool backward)
 {
     bool slope = node->attr.i[0] != PL_ACT_NONE && !node->fusion.sloped;
     bool bias = node->n_in > 2 && node->in[2]->wants_grad && !node->fusion.summed;
+    double n = ((slope ? 3.0 : 0) + (bias ? 1.0 : 0)) * (double)node->out->count +
+               (node->fusion.bias_of ? (double)node->in[0]->count : 0);
 
-    return backward ? ((slope ? 3.0 : 0) + (bias ? 1.0 : 0)) * (double)node->out->count *
-                          (double)pl_real_size(node->k->real)
-                    : 0;
+    return backward ? n * (double)pl_real_size(node->k->real) : 0;
 }
 
 static const struct pl_op op_linear = {

@@ -241,11 +241,11 @@ static void test_gpt2_moves_so_many_bytes(void **state)
 
     make(&m, SHARES | FUSES);
     t = show(&m, "GPT-2");
-    near(gb(t.outside), 26.88);
+    near(gb(t.outside), 29.30);
     pl_tape_finish(&m.tape);
     make(&m, SHARES | FUSES | O2);
     t = show(&m, "GPT-2, O2");
-    near(gb(t.outside), 19.03);
+    near(gb(t.outside), 21.45);
     pl_tape_finish(&m.tape);
     make(&m, SHARES);
     t = show(&m, "GPT-2, each op by itself");
