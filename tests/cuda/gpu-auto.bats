@@ -70,7 +70,7 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
 @test "what is wrong on a GPU, missing, stuck or broken keeps auto on the CPU, each time" {
     local fault
     for fault in "matmul f32" "matmul bf16" "linear_forward bf16" "linear_backward f16" \
-        "attention_forward bf16" "attention_backward bf16" "allreduce f32"; do
+        "attention_forward bf16" "attention_backward f16" "allreduce f32"; do
         PLUME_EMULATED_FAULT=$fault takes_cpu "in ${fault#* } is wrong: "
     done
     PLUME_EMULATED_FAULT=crash takes_cpu "their test died by signal 6"
