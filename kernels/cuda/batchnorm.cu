@@ -6,9 +6,10 @@
  * The sums have two terms per element in f64 (sums.cuh), 3 operations forward, 4 backward; the rest
  * is 4 operations per element forward and 6 backward in real<X>, 4 more for the mask: bound by
  * memory, or by f64 on devices with few f64 units. Sums of x and x^2 instead of a running mean and
- * variance (Welford), since sums of several ranks are added. On an H100 (bf16, 128 x 64 x 112 x
- * 112, channels last): forward 2.0 and 2.8 of 3.0 TB/s in its two passes, backward 2.8 and 2.3,
- * with y read in both and before the numbers of a channel were together.
+ * variance (Welford), since sums of several ranks are added. On an H100 (bf16, 64 channels,
+ * channels last) the pass that writes y reached 2.8 of 3.0 TB/s, and that which writes dx 1.5
+ * to 2.0 of them, while a thread read the numbers of each channel by themselves; not measured
+ * since.
  *
  * A thread has V neighbours at a time, 16 bytes of the type of computation. An image's channel is
  * in one piece if inner is above 1: neighbours have one channel then. With inner = 1, which is also
@@ -375,11 +376,9 @@ template <class G> struct back_moments_to {
     }
 };
 
-/* dx = scale (dz - of_dz - (x - mean) of_x), per channel; and y's numbers. A thread takes them by
- * 16 bytes. */
-template <class R> struct alignas(16) factors {
-    R mean, inv_std, w, b, scale, of_dz, of_x, none;
-};
+/* What dx = scale (dz - of_dz - (x - mean) of_x) and y need of a channel: an array of each, so that
+ * neighbouring threads read what is adjacent. */
+enum factor { MEAN, SCALE, OF_DZ, OF_X, INV_STD, WEIGHT, BIAS, FACTORS };
 
 template <class G>
 __global__ void __launch_bounds__(THREADS) factors_kernel(size_t channels,
@@ -388,23 +387,25 @@ __global__ void __launch_bounds__(THREADS) factors_kernel(size_t channels,
                                                           const real<G> *inv_std,
                                                           const G *w,
                                                           const G *b,
-                                                          factors<real<G>> *ret)
+                                                          real<G> *ret)
 {
     size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    factors<real<G>> f = {};
+    real<G> of[FACTORS] = {};
 
     if (c >= channels)
         return;
-    f.mean = mean[c];
-    f.inv_std = inv_std[c];
-    f.w = w ? load(w, c) : 1;
-    f.b = b ? load(b, c) : 0;
-    f.scale = f.w * f.inv_std;
+    of[MEAN] = mean[c];
+    of[INV_STD] = inv_std[c];
+    of[WEIGHT] = w ? load(w, c) : 1;
+    of[BIAS] = b ? load(b, c) : 0;
+    of[SCALE] = of[WEIGHT] * of[INV_STD];
     if (back_sums) {
-        f.of_dz = (real<G>)(back_sums[1 + c] / back_sums[0]);
-        f.of_x = (real<G>)(back_sums[1 + channels + c] / back_sums[0] * f.inv_std * f.inv_std);
+        of[OF_DZ] = (real<G>)(back_sums[1 + c] / back_sums[0]);
+        of[OF_X] =
+            (real<G>)(back_sums[1 + channels + c] / back_sums[0] * of[INV_STD] * of[INV_STD]);
     }
-    ret[c] = f;
+    for (int k = 0; k < FACTORS; k++)
+        ret[k * channels + c] = of[k];
 }
 
 /* AGAIN: as in back_moments. y: NULL without relu. */
@@ -414,7 +415,8 @@ template <class X, class Y, bool AGAIN> struct slope {
     const Y *y, *dy;
     X *dx;
     bool add;
-    const factors<R> *of_channel;
+    const R *factors;
+    size_t channels;
 
     template <int V> struct terms {
         bunch<X, V> x, dx;
@@ -435,13 +437,13 @@ template <class X, class Y, bool AGAIN> struct slope {
     }
 
     template <int W> struct numbers {
-        factors<R> of[W];
+        bunch<R, W> of[FACTORS];
 
         __device__ __forceinline__ numbers(const slope &f, size_t c)
         {
             PL_UNROLL
-            for (int j = 0; j < W; j++)
-                of[j] = f.of_channel[c + j];
+            for (int k = 0; k < (AGAIN ? FACTORS : INV_STD); k++)
+                of[k] = take_raw<W>(f.factors, k * f.channels + c);
         }
     };
 
@@ -454,14 +456,17 @@ template <class X, class Y, bool AGAIN> struct slope {
 
         PL_UNROLL
         for (int j = 0; j < V; j++) {
-            const factors<R> &f = n.of[W == 1 ? 0 : j];
-            R dz = d.of[j];
+            const int k = W == 1 ? 0 : j;
+            R dz = d.of[j], x = in.of[j], mean = n.of[MEAN].of[k];
 
             if (AGAIN)
-                dz = passed<Y>(normal(in.of[j], f.mean, f.inv_std, f.w, f.b)) ? dz : 0;
+                dz = passed<Y>(
+                         normal(x, mean, n.of[INV_STD].of[k], n.of[WEIGHT].of[k], n.of[BIAS].of[k]))
+                         ? dz
+                         : 0;
             else if (y && out.of[j] <= 0)
                 dz = 0;
-            dz = f.scale * (dz - f.of_dz - (in.of[j] - f.mean) * f.of_x);
+            dz = n.of[SCALE].of[k] * (dz - n.of[OF_DZ].of[k] - (x - mean) * n.of[OF_X].of[k]);
             sum.of[j] = add ? sum.of[j] + dz : dz;
         }
         give<V>(dx, i, sum);
@@ -518,26 +523,25 @@ template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
             back_sums_by<false>(a);
     }
 
-    static void backward(const struct pl_batchnorm_args *a, const factors<R> *f)
+    static void backward(const struct pl_batchnorm_args *a, const R *f)
     {
         bool done = a->dr && !a->dr_add; /* dr is dz */
         const Y *y = a->relu && !done ? (const Y *)a->y : NULL;
         const Y *dy = (const Y *)(done ? a->dr : a->dy);
 
         if (again(a))
-            all_elements<V, COLUMNS>(
-                a, slope<X, Y, true>{(const X *)a->x, y, dy, (X *)a->dx, a->dx_add, f});
+            all_elements<V, COLUMNS>(a, slope<X, Y, true>{(const X *)a->x, y, dy, (X *)a->dx,
+                                                          a->dx_add, f, a->channels});
         else
-            all_elements<V, COLUMNS>(
-                a, slope<X, Y, false>{(const X *)a->x, y, dy, (X *)a->dx, a->dx_add, f});
+            all_elements<V, COLUMNS>(a, slope<X, Y, false>{(const X *)a->x, y, dy, (X *)a->dx,
+                                                           a->dx_add, f, a->channels});
     }
 };
 
 enum half_of { SUMS, FORWARD, BACK_SUMS, BACKWARD };
 
 /* With factors for BACKWARD. */
-template <class P, class R>
-void run(half_of which, const struct pl_batchnorm_args *a, const factors<R> *f)
+template <class P, class R> void run(half_of which, const struct pl_batchnorm_args *a, const R *f)
 {
     if (which == SUMS)
         P::sums(a);
@@ -556,7 +560,7 @@ static bool aligned(const struct pl_batchnorm_args *a)
 }
 
 template <class X, class Y, class G>
-void shaped(half_of which, const struct pl_batchnorm_args *a, const factors<real<X>> *f)
+void shaped(half_of which, const struct pl_batchnorm_args *a, const real<X> *f)
 {
     const int v = sizeof(real<X>) == 8 ? 2 : 4;
 
@@ -572,14 +576,13 @@ void shaped(half_of which, const struct pl_batchnorm_args *a, const factors<real
 
 /* The types of the arrays in a table. */
 template <class T> struct typed {
-    static void run(half_of which, const struct pl_batchnorm_args *a, const factors<real<T>> *f)
+    static void run(half_of which, const struct pl_batchnorm_args *a, const real<T> *f)
     {
         shaped<T, T, T>(which, a, f);
     }
 };
 
-template <class H>
-void halves(half_of which, const struct pl_batchnorm_args *a, const factors<float> *f)
+template <class H> void halves(half_of which, const struct pl_batchnorm_args *a, const float *f)
 {
     if (a->x_half && a->y_half)
         shaped<H, H, float>(which, a, f);
@@ -590,7 +593,7 @@ void halves(half_of which, const struct pl_batchnorm_args *a, const factors<floa
 }
 
 template <> struct typed<float> {
-    static void run(half_of which, const struct pl_batchnorm_args *a, const factors<float> *f)
+    static void run(half_of which, const struct pl_batchnorm_args *a, const float *f)
     {
         if (!a->x_half && !a->y_half)
             shaped<float, float, float>(which, a, f);
@@ -627,12 +630,11 @@ template <class T> void batchnorm_back_sums(const struct pl_batchnorm_args *a)
 
 template <class T> void batchnorm_backward(const struct pl_batchnorm_args *a)
 {
-    typedef factors<real<T>> F;
-    F *f;
+    real<T> *f;
 
     if (!a->dx || a->batch * a->channels * a->inner == 0)
         return;
-    f = (F *)scratch(a->channels * sizeof(*f));
+    f = (real<T> *)scratch(FACTORS * a->channels * sizeof(*f));
     if (!f)
         return;
     PL_LAUNCH((factors_kernel<T>), ceil_div(a->channels, THREADS), THREADS, 0, a->channels,
