@@ -442,6 +442,26 @@ def test_node_resets_its_connection(step):
     must_lose_played_node(step, d, r0, "runtime")
 
 
+def test_node_gone_after_its_bye(step):
+    """Its rank has failed, and nobody is left there to give Slurm the rank's code."""
+    os.mkfifo(step.path("answer"))
+    step.scontrol(f"cat {step.path('answer')}")
+    d, r0, node = played_node(step)
+    node.send(type="exited", rank=1, status=15, at_ns=1)  # Slurm's word is waited for
+    node.send(type="bye")
+    node.close()
+    wait_for("the failure", lambda: [e for e in step.lines("events.jsonl") if e.get("signal") == 15])
+    client = step.hub()  # whom the hub answers once it has seen the end of the node
+    client.send(type="snapshot")
+    client.expect("snapshot")
+    with open(step.path("answer"), "w", encoding="ascii"):
+        pass
+    r0.expect("signal")
+    r0.exited(signal_number=15)
+    equal(r0.expect("verdict")["code"], 143)
+    equal(d.wait(), 0)
+
+
 def test_node_does_not_hear_the_hub(step):
     """It is heard, closes the connection, and nobody has killed its daemon."""
     d, r0, node = played_node(step)

@@ -187,10 +187,12 @@ static void limit_end(struct pl_hub *hub, unsigned grace_ms)
 static int code_of_ended(const struct pl_hub *hub)
 {
     enum pl_cause_kind kind = pl_cause_parse(pl_json_string(hub->cause, "kind"));
+    const struct pl_hub_node *node =
+        hub->root >= 0 ? &hub->nodes[hub->node_of_rank[hub->root]] : NULL;
 
+    /* plrun's daemon stays for our verdict, also after its bye. */
     if (kind == PL_CAUSE_HANG || kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME ||
-        kind == PL_CAUSE_LAUNCH ||
-        (hub->root >= 0 && hub->nodes[hub->node_of_rank[hub->root]].lost))
+        kind == PL_CAUSE_LAUNCH || (node && (node->lost || (!node->wire && !hub->step->plugin))))
         return pl_run_state_exit_code(hub->cause);
     return 0;
 }
