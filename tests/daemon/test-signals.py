@@ -298,6 +298,26 @@ def test_stopped_helpers_end_with_the_daemon(step):
             os.close(fd)
 
 
+def test_stopped_helpers_do_not_keep_the_step(step):
+    """Under the plugin the daemon waits for its helper's answer before the step ends: for 10 s at most."""
+    step.env["PLUME_PLUGIN"] = "1"
+    d = step.start(PLUME_CONFINE="auto")
+    with subprocess.Popen(["sleep", "infinity"]) as task:
+        r = d.rank("starter", 0, guarded=False, pid=task.pid)
+        r.expect("world")
+        r.close()
+        d.control.send(type="spawned", rank=0, pid=task.pid)
+        helpers = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_helper(pid, d)]
+        equal(len(helpers), 2)
+        for pid in helpers:
+            os.kill(pid, signal.SIGSTOP)
+        task.kill()
+    d.control.send(type="exited", rank=0, status=0, at_ns=1)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+    assert "does not end the orphans" not in d.said(), d.said()
+
+
 def test_confinement_bad_value(step):
     d = step.launch(PLUME_CONFINE="strict")
     equal(d.control.receive(), {"type": "failed",

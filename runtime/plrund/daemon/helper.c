@@ -10,9 +10,11 @@
 #include <sys/socket.h>
 
 #define ANSWER_MS 10000 /* a look through /proc on a busy node with thousands of processes */
+#define STOPPED_MS 100  /* then the helper may have been stopped */
 
 struct pl_daemon_helper {
     uv_process_t process;
+    bool ended;
     int fd;
     uint32_t sequence;
 };
@@ -69,6 +71,9 @@ static void on_closed(uv_handle_t *handle)
 
 static void on_exit_of_helper(uv_process_t *process, int64_t status, int term_signal)
 {
+    struct pl_daemon_helper *h = process->data;
+
+    h->ended = true;
     pl_log_warn("child", "the helper ended: exit %d, signal %d", (int)status, term_signal);
 }
 
@@ -93,6 +98,9 @@ int pl_daemon_helper_start(struct pl_daemon *d, struct pl_error *err)
     return 0;
 }
 
+/* The daemon waits for the answer and does nothing else meanwhile: a helper that somebody has
+ * stopped would keep the end of a step as long as the daemon has patience, once for each rank. It
+ * goes on instead. */
 int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request)
 {
     uint64_t limit_ns = pl_now_ns() + ANSWER_MS * 1000000ull;
@@ -105,12 +113,19 @@ int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request)
     for (;;) {
         struct pollfd p = {.fd = h->fd, .events = POLLIN};
         uint64_t now = pl_now_ns();
-        int ready = now < limit_ns ? poll(&p, 1, (int)((limit_ns - now) / 1000000u) + 1) : 0;
+        int ready = poll(&p, 1, STOPPED_MS);
 
         if (ready < 0 && errno == EINTR)
             continue;
-        if (ready <= 0)
-            return ready < 0 ? -errno : -ETIMEDOUT;
+        if (ready < 0)
+            return -errno;
+        if (ready == 0) {
+            if (now >= limit_ns)
+                return -ETIMEDOUT;
+            if (!h->ended) /* not reaped, so that the pid is still its own */
+                kill(h->process.pid, SIGCONT);
+            continue;
+        }
         if (recv(h->fd, &answer, sizeof(answer), MSG_DONTWAIT) != sizeof(answer))
             return -EPIPE;
         if (answer.sequence == request->sequence) /* not a late one */
