@@ -110,9 +110,8 @@ int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request)
     request->sequence = ++h->sequence;
     if (send(h->fd, request, sizeof(*request), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return -errno;
-    for (;;) {
+    while (pl_now_ns() < limit_ns) {
         struct pollfd p = {.fd = h->fd, .events = POLLIN};
-        uint64_t now = pl_now_ns();
         int ready = poll(&p, 1, STOPPED_MS);
 
         if (ready < 0 && errno == EINTR)
@@ -120,8 +119,6 @@ int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request)
         if (ready < 0)
             return -errno;
         if (ready == 0) {
-            if (now >= limit_ns)
-                return -ETIMEDOUT;
             if (!h->ended) /* not reaped, so that the pid is still its own */
                 kill(h->process.pid, SIGCONT);
             continue;
@@ -131,6 +128,7 @@ int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request)
         if (answer.sequence == request->sequence) /* not a late one */
             return answer.result;
     }
+    return -ETIMEDOUT;
 }
 
 void pl_daemon_kill_orphans(struct pl_daemon *d, unsigned rank, pid_t spare)
