@@ -695,4 +695,14 @@ def test_rank_comes_late_and_is_refused(step):
     equal(d.wait(), 0)
 
 
+def test_rank_never_comes_and_another_is_being_judged(step):
+    """Slurm's word about a failure is waited for when the time for ranks to come is over."""
+    step.scontrol("exec sleep 60")
+    d, r = rank_0_alone(step)
+    r.exited(signal_number=15)
+    equal(r.expect("verdict")["code"], 143)
+    equal(d.wait(), 0)
+    equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("signal", 0))
+
+
 harness.main(globals(), at_once=4)

@@ -19,7 +19,8 @@
 #define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
 #define HELD_MS                                                                                    \
     1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
-#define COME_MS 3000 /* for nodes to join that may have got a signal, too */
+#define COME_MS 3000        /* for nodes to join that may have got a signal, too */
+#define LOOK_AGAIN_MS 1000u /* after the start limit, while a decision or Slurm is waited for */
 
 static void consider(struct pl_hub *hub);
 
@@ -515,6 +516,12 @@ void pl_hub_on_launch_limit(void *ctx)
     consider(hub);
 }
 
+/* A failure or a signal has come, and the cause is not known yet: it is no launch error. */
+static bool is_deciding(const struct pl_hub *hub)
+{
+    return !hub->cause && (hub->n_failures || hub->question == PL_SLURM_ASKED);
+}
+
 /* The nodes are up, and a rank has not come: its plrun was killed before it said hello, or never
  * called. Nobody else tells. */
 void pl_hub_on_start_limit(void *ctx)
@@ -525,6 +532,10 @@ void pl_hub_on_start_limit(void *ctx)
 
     if (rank < 0 || hub->state == PL_HUB_FINISHED)
         return;
+    if (is_deciding(hub)) {
+        pl_limit_start(&hub->start_limit, LOOK_AGAIN_MS);
+        return;
+    }
     if (hub->state == PL_HUB_RUNNING && !hub->cause) {
         cause = json_pack("{s:s, s:I, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "rank",
                           (json_int_t)rank, "text",
@@ -533,6 +544,8 @@ void pl_hub_on_start_limit(void *ctx)
         pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
         record_cause(hub, cause, -1);
         end_ranks(hub, false);
+    } else if (rank_in_state(hub, PL_RANK_RUNNING) >= 0) { /* it may save: Slurm gives it time */
+        pl_limit_start(&hub->start_limit, LOOK_AGAIN_MS);
     } else {
         limit_end(hub, end_grace_ms(hub)); /* Slurm was to end them */
     }
