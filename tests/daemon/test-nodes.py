@@ -705,4 +705,27 @@ def test_rank_never_comes_and_another_is_being_judged(step):
     equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("signal", 0))
 
 
+def test_rank_never_comes_and_another_ends_slowly(step):
+    """Its daemon stays for it, though it takes longer than those who are late have."""
+    step.nodes, step.tasks_per_node = 2, 2
+    step.use_hub_port()
+    step.env.update({"PLUME_KILL_GRACE": "0.1", "PLUME_LEAVE_LIMIT": "0.1"})
+    daemons = [step.start(i) for i in range(2)]
+    ranks = [step.keep(daemons[n].rank("starter", rank, local_rank=rank % 2)) for n, rank in ((0, 0), (0, 1), (1, 2))]
+    for r in ranks:
+        r.expect("world")
+        r.send(type="spawned", pid=os.getpid())
+    ranks[0].exited(3)
+    for r in ranks[1:]:
+        while r.expect("signal")["signal"] != signal.SIGKILL:
+            pass
+    time.sleep(1)
+    for r in ranks[1:]:
+        r.exited(signal_number=9)
+    equal([r.expect("verdict")["code"] for r in ranks], [3, 0, 0])
+    equal([d.wait() for d in daemons], [0, 0])
+    equal([rank["state"] for rank in step.load("status.json")["state"]["ranks"]],
+          ["failed", "killed", "killed", "lost"])
+
+
 harness.main(globals(), at_once=4)

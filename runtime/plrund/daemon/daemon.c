@@ -163,7 +163,7 @@ static void on_leave_limit(void *ctx)
 
     pl_log_debug("daemon", "leaving after the limit");
     d->waited = true;
-    if (d->held || (!d->bye_sent && !d->bye_ok && all_ended(d)))
+    if (d->held || (!d->bye_sent && !d->bye_ok)) /* ranks that still run are waited for */
         settle(d);
     else
         finish(d);
