@@ -728,4 +728,34 @@ def test_rank_never_comes_and_another_ends_slowly(step):
           ["failed", "killed", "killed", "lost"])
 
 
+def test_tasks_come_late(step):
+    """Other plugins may work for minutes before the tasks begin, which the nodes' daemons do not wait for."""
+    step.tasks_per_node = 2
+    step.env.update({"PLUME_PLUGIN": "1", "PLUME_LAUNCH_TIMEOUT": str(harness.SLOW), "PLUME_KILL_GRACE": "0.1"})
+    d = step.start()
+    step.hub()
+    time.sleep(2 * harness.SLOW)
+    for i in range(2):
+        task = step.keep(harness.Task(signal.SIG_DFL))
+        r = step.keep(d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid))
+        r.expect("world")
+        d.control.send(type="exited", rank=i, status=0)
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "done")
+
+
+def test_task_never_comes(step):
+    """The others do not wait for it for ever."""
+    step.tasks_per_node = 2
+    step.env.update({"PLUME_PLUGIN": "1", "PLUME_LAUNCH_TIMEOUT": str(harness.SLOW), "PLUME_KILL_GRACE": "0.1"})
+    d = step.start()
+    task = step.keep(harness.Task(signal.SIG_DFL))
+    step.keep(d.rank("starter", 0, guarded=False, pid=task.pid)).expect("world")
+    equal(task.wait(), signal.SIGTERM)
+    d.control.send(type="exited", rank=0, status=15)
+    d.control.close()
+    equal(d.wait(), 0)
+    equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("launch", 1))
+
+
 harness.main(globals(), at_once=4)

@@ -522,8 +522,8 @@ static bool is_deciding(const struct pl_hub *hub)
     return !hub->cause && (hub->n_failures || hub->question == PL_SLURM_ASKED);
 }
 
-/* The nodes are up, and a rank has not come: its plrun was killed before it said hello, or never
- * called. Nobody else tells. */
+/* The nodes are up, others have come, and a rank has not: its plrun was killed before it said
+ * hello, or never called. Nobody else tells. */
 void pl_hub_on_start_limit(void *ctx)
 {
     struct pl_hub *hub = ctx;

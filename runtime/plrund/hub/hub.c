@@ -70,7 +70,8 @@ static void publish_world(struct pl_hub *hub)
 
     hub->state = PL_HUB_RUNNING;
     pl_limit_stop(&hub->launch_limit);
-    pl_limit_start(&hub->start_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT));
+    if (hub->came)
+        pl_limit_start(&hub->start_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT));
     choose_master(hub);
     changed = hub->nodes[0].addr && strcmp(hub->nodes[0].addr, hub->own_addr) != 0;
     free(hub->nodes[0].addr);
@@ -160,10 +161,20 @@ static bool is_rank(const struct pl_hub *hub, int64_t rank)
     return rank >= 0 && rank < hub->step->ntasks;
 }
 
+/* Under the plugin no task begins before the other plugins are ready on its node: one that imports
+ * an image takes minutes. */
+static void note_came(struct pl_hub *hub)
+{
+    if (!hub->came && hub->state == PL_HUB_RUNNING)
+        pl_limit_start(&hub->start_limit, pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT));
+    hub->came = true;
+}
+
 static void on_started(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_started *m)
 {
     if (!is_rank(hub, m->rank))
         return;
+    note_came(hub);
     hub->node_of_rank[m->rank] = node_id;
     hub->rank_states[m->rank] = PL_RANK_RUNNING;
     pl_hub_event(hub,

@@ -180,7 +180,8 @@ struct pl_hub {
     uint64_t tick_ns; /* time of the last tick */
     uv_timer_t tick, decide_timer, finish_timer;
     struct pl_limit launch_limit; /* until all nodes have joined */
-    struct pl_limit start_limit;  /* from then until all ranks have come */
+    struct pl_limit start_limit;  /* from then, and a first rank, until all ranks have come */
+    bool came;                    /* a rank has */
     struct pl_limit end_limit;    /* until all nodes have left */
     uv_timer_t greeting_timer;    /* while there are strangers */
 };
