@@ -41,15 +41,18 @@ static int env_number(enum pl_env_id id, int64_t max, unsigned *ret, struct pl_e
 
 /* A rank has started a step of several tasks by srun without plrun: all its tasks have inherited
  * that rank's number, and each of them would train alone. Of one task this is no harm, and MPI
- * counts its processes itself. */
+ * counts its processes itself. The plugin lets no step inherit a rank, and names the socket of one
+ * in a heterogeneous job by its component, which is not in SLURM_JOB_ID. */
 static int check_inherited(struct pl_error *err)
 {
+    const char *runtime = pl_env(PL_ENV_PLUME_RUNTIME);
     const char *socket = pl_env(PL_ENV_PLUME_SOCKET), *job = pl_env(PL_ENV_SLURM_JOB_ID);
     const char *step = pl_env(PL_ENV_SLURM_STEP_ID), *tasks = pl_env(PL_ENV_SLURM_STEP_NUM_TASKS);
     int64_t n;
 
-    if (!pl_env(PL_ENV_PLUME_RUNTIME) || !socket || !job || !step || !tasks || pl_mpi_launched() ||
-        pl_parse_int(tasks, 2, INT64_MAX, &n, NULL) < 0 || pl_rank_socket_is_of(socket, job, step))
+    if (!runtime || strcmp(runtime, "plugin") == 0 || !socket || !job || !step || !tasks ||
+        pl_mpi_launched() || pl_parse_int(tasks, 2, INT64_MAX, &n, NULL) < 0 ||
+        pl_rank_socket_is_of(socket, job, step))
         return 0;
     return pl_error_set(
         err, -EINVAL,
