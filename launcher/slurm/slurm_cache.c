@@ -6,8 +6,26 @@
 #include "common/proto/json.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+
+#define LOCK_MS 8000 /* more than the longest question takes, ASK_LIMIT_MS in slurm_jobs.c */
+#define LOCK_STEP_MS 20
+
+/* Who has the lock may ask Slurm for as long as is allowed. One that a user has stopped has it for
+ * ever. */
+static int lock(int fd)
+{
+    for (unsigned waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += LOCK_STEP_MS) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (waited_ms >= LOCK_MS)
+            return -ETIMEDOUT;
+        poll(NULL, 0, LOCK_STEP_MS);
+    }
+    return 0;
+}
 
 /* The name has a hash of slurm.conf's path. */
 static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *err)
@@ -38,8 +56,9 @@ static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *e
         (st.st_mode & 022))
         return pl_error_set(err, -EPERM,
                             "'%s' is not a private regular file of this user: remove it", path);
-    if (flock(fd, LOCK_EX) < 0)
-        return pl_error_errno(err, errno, "cannot lock '%s'", path);
+    r = lock(fd);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot lock '%s'", path);
     *ret = PL_TAKE_FD(fd);
     return 0;
 }

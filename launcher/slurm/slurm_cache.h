@@ -13,8 +13,8 @@
 #define PL_SLURM_CACHE_MAX_BYTES ((size_t)256 * 1024 * 1024)
 
 /* Opens and locks the file of this name, of this user's answers; each cluster has its own. Returns
- * a descriptor, or -EBADF if there is no such file and none can be made: the other functions bear
- * that. */
+ * a descriptor, or -EBADF if there is no such file and none can be made, or somebody has held its
+ * lock for 8 s: the other functions bear that. */
 int pl_slurm_cache_open(const char *name, uid_t uid);
 
 /* Reads the document. Negative: there is none. */

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* sinfo's lines about drained nodes, and which of them are of a trial. */
 #include "common/base/fs.h"
+#include "common/base/remove_tree.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/node_reasons.h"
 #include "launcher/plstat/words.h"
+#include "launcher/slurm/slurm_cache.h"
 #include "launcher/slurm/slurm_nodes.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -118,12 +122,36 @@ static void test_words(void **state)
     assert_string_equal(pl_buf_str(&text), "n2 is down*: no reason is given");
 }
 
+/* A plstat that its user has stopped may have the lock: the others ask Slurm without the file. */
+static void test_lock_of_somebody_who_is_stopped(void **state)
+{
+    char home[] = "/tmp/test-slurm_nodes-XXXXXX";
+    uint64_t start;
+    int fd;
+
+    assert_non_null(mkdtemp(home));
+    setenv("PLUME_HOME", home, 1);
+    fd = pl_slurm_cache_open("test", geteuid());
+    assert_true(fd >= 0);
+    start = pl_now_ns();
+    alarm(20); /* it would wait for ever */
+    assert_int_equal(pl_slurm_cache_open("test", geteuid()), -EBADF);
+    alarm(0);
+    assert_true(pl_now_ns() - start > 6000000000ull); /* one that asks Slurm is waited for */
+    close(fd);
+    fd = pl_slurm_cache_open("test", geteuid());
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(pl_remove_tree(AT_FDCWD, home), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_of_a_trial),
         cmocka_unit_test(test_words),
+        cmocka_unit_test(test_lock_of_somebody_who_is_stopped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
