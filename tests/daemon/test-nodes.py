@@ -705,6 +705,21 @@ def test_rank_never_comes_and_another_is_being_judged(step):
     equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("signal", 0))
 
 
+def test_rank_never_comes_and_another_saves(step):
+    """It has the time that Slurm gives to a job that is preempted: more than the hub gives nodes to leave."""
+    step.scontrol(harness.record(preempt="2026-01-01T00:00:00"))
+    d, r = rank_0_alone(step)
+    r.send(type="signalled", signal=15)
+    wait_for("the cause", lambda: [e for e in step.lines("events.jsonl") if e["type"] == "cause"])
+    time.sleep(11 + 2 * harness.SLOW)
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    d.control.close()  # Slurm ends the job
+    equal(d.wait(), 0)
+    equal(step.result()["state"], "preempted")
+    equal([rank["state"] for rank in step.load("status.json")["state"]["ranks"]], ["done", "lost"])
+
+
 def test_rank_never_comes_and_another_ends_slowly(step):
     """Its daemon stays for it, though it takes longer than those who are late have."""
     step.nodes, step.tasks_per_node = 2, 2
