@@ -56,8 +56,8 @@ static int check_inherited(struct pl_error *err)
         return 0;
     return pl_error_set(
         err, -EINVAL,
-        "the %lld tasks of step %s.%s have the RANK of the process that started the "
-        "step: start them with srun plrun pltrain",
+        "RANK is set for the %lld tasks of step %s.%s, which plrun has not started: start them "
+        "with srun plrun pltrain, or unset PLUME_SOCKET if each has a RANK of its own",
         (long long)n, job, step);
 }
 
