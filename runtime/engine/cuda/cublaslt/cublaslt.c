@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #define CANDIDATES                                                                                 \
     8             /* the heuristics' answers, which are timed; cublasLt 13 names no more of them */
@@ -304,8 +305,12 @@ static void find_algorithm(struct pl_cublaslt *lt,
     *plan = (struct plan){.usable = true, .algo = answers[best].algo};
     /* What adds is not timed. Its choice is kept nevertheless: when the product that writes is
      * timed later, this one must not change in the next run. */
-    if (timed || (lt->tuned && key->add))
-        pl_tuned_add(lt->tuned, key, &plan->algo);
+    if (!timed && !(lt->tuned && key->add))
+        return;
+    pl_tuned_add(lt->tuned, key, &plan->algo);
+    kept = ask ? NULL : pl_tuned_find(lt->tuned, key);
+    if (kept && memcmp(kept, &plan->algo, sizeof(*kept)) != 0) /* another rank was first */
+        *plan = (struct plan){.usable = true, .kept = true, .algo = *kept};
 }
 
 bool pl_cublaslt_run(struct pl_cublaslt *lt,
@@ -364,6 +369,17 @@ static uint64_t time_way(struct pl_cublaslt *lt,
     return lt->now_ns() - start;
 }
 
+/* Keeps a way, unless another rank was first. True if it is the epilogue. */
+static bool
+keep_way(struct pl_cublaslt *lt, const struct pl_cublaslt_key *of, cublasLtMatmulAlgo_t separate)
+{
+    const cublasLtMatmulAlgo_t *kept;
+
+    pl_tuned_add(lt->tuned, of, &separate);
+    kept = pl_tuned_find(lt->tuned, of);
+    return (kept ? kept : &separate)->data[0] == 0;
+}
+
 bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
                        const struct pl_cublaslt_key *key,
                        struct CUstream_st *stream,
@@ -384,11 +400,8 @@ bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
     kept = choice_of(lt, of);
     if (kept)
         return kept->data[0] == 0;
-    if (!may_time(lt, key, stream)) {
-        if (key->add) /* as in find_algorithm() */
-            pl_tuned_add(lt->tuned, &of, &separate);
-        return usual;
-    }
+    if (!may_time(lt, key, stream)) /* as in find_algorithm() */
+        return key->add ? keep_way(lt, &of, separate) : usual;
     /* The second time counts: what comes first on a cold card has a higher clock. */
     for (int i = 0; i < 2; i++) {
         fused_ns = time_way(lt, stream, run, ctx, true);
@@ -397,8 +410,7 @@ bool pl_cublaslt_fuses(struct pl_cublaslt *lt,
             return true;
     }
     separate.data[0] = (double)ns < GAIN * (double)fused_ns;
-    pl_tuned_add(lt->tuned, &of, &separate);
-    return separate.data[0] == 0;
+    return keep_way(lt, &of, separate);
 }
 
 bool pl_cublaslt_tf32(const struct pl_cublaslt *lt)

@@ -288,6 +288,24 @@ static size_t choose(struct pl_cudnn *dnn,
     return best;
 }
 
+/* Keeps the choice of plan number `best`. Returns it, or the one that another rank chose first. */
+static size_t keep(struct pl_cudnn *dnn,
+                   const struct wanted *want,
+                   const struct pl_cudnn_plan *plans,
+                   size_t n,
+                   size_t best)
+{
+    struct choice choice = {(int64_t)plans[best].place, plans[best].engine};
+    const struct choice *first;
+
+    pl_tuned_add(dnn->tuned, want->key, &choice);
+    first = pl_tuned_find(dnn->tuned, want->key);
+    for (size_t i = 0; first && i < n; i++)
+        if ((int64_t)plans[i].place == first->place && plans[i].engine == first->engine)
+            return i;
+    return best;
+}
+
 static void find_plan(struct pl_cudnn *dnn, const struct wanted *want, struct pl_cudnn_plan *ret)
 {
     const struct pl_cudnn_recipe *recipe = want->recipe;
@@ -321,16 +339,13 @@ static void find_plan(struct pl_cudnn *dnn, const struct wanted *want, struct pl
     }
     if (timed && n > 1)
         best = choose(dnn, want, plans, n, &timed);
+    if (timed)
+        best = keep(dnn, want, plans, n, best);
     for (size_t i = 0; i < n; i++)
         if (i != best)
             pl_cudnn_drop_plan(&plans[i]);
     *ret = plans[best];
     ret->graph = parts;
-    if (timed) {
-        struct choice choice = {(int64_t)ret->place, ret->engine};
-
-        pl_tuned_add(dnn->tuned, want->key, &choice);
-    }
 }
 
 struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,

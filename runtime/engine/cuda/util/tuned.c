@@ -6,14 +6,18 @@
 #include "common/base/own.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 
 #define FORMAT 1
 #define FILE_MAX ((size_t)4 << 20) /* bytes */
 #define WHAT_MAX 1024
+#define LOCK_TRIES 100 /* every 10 ms */
 
 struct pl_tuned {
     const char *kind;
@@ -152,18 +156,20 @@ static void read_or_tell(struct pl_tuned *t)
         pl_log_warn("cuda", "choices of %s are timed again: %s", t->kind, pl_error_text(&err));
 }
 
-static int write_file(struct pl_tuned *t, struct pl_error *err)
+/* For one writer at a time, where the file system has locks. One that takes longer may have been
+ * stopped, and is not waited for. */
+static void lock(int folder)
 {
-    _cleanup_close_ int folder = -EBADF;
-    _cleanup_free_ char *whole = NULL;
-    size_t head = strlen(t->what);
-    struct pl_error ignored = {0};
-    int r = open_folder(t, true, &folder, err);
+    for (int i = 0; i < LOCK_TRIES && flock(folder, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+         i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
 
-    if (r < 0)
-        return r;
-    read_file(t, folder, &ignored); /* what is damaged is replaced */
-    whole = malloc(head + t->len + 1);
+static int write_file(const struct pl_tuned *t, int folder, struct pl_error *err)
+{
+    size_t head = strlen(t->what);
+    _cleanup_free_ char *whole = malloc(head + t->len + 1);
+
     if (!whole)
         return pl_error_nomem(err);
     memcpy(whole, t->what, head);
@@ -214,13 +220,23 @@ const void *pl_tuned_find(struct pl_tuned *tuned, const void *key)
 void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value)
 {
     _cleanup_free_ unsigned char *of = malloc(tuned->key_bytes + tuned->value_bytes);
-    struct pl_error err = {0};
+    _cleanup_close_ int folder = -EBADF;
+    struct pl_error err = {0}, ignored = {0};
+    int r = open_folder(tuned, true, &folder, &err);
 
     if (!of)
         return;
     memcpy(of, key, tuned->key_bytes);
     memcpy(of + tuned->key_bytes, value, tuned->value_bytes);
-    if (learn(tuned, of) < 0 || write_file(tuned, &err) == 0 || tuned->told)
+    if (r == 0) {
+        lock(folder);
+        read_file(tuned, folder, &ignored); /* what is damaged is replaced */
+    }
+    if (learn(tuned, of) < 0)
+        return;
+    if (r == 0)
+        r = write_file(tuned, folder, &err);
+    if (r == 0 || tuned->told)
         return;
     tuned->told = true;
     pl_log_warn("cuda", "which algorithms of %s are fastest cannot be kept: %s", tuned->kind,

@@ -474,6 +474,32 @@ static void test_the_fastest_engine_is_taken_and_kept(void **state)
     end_home(home);
 }
 
+/* Of a rank that has timed the same convolution a little earlier. */
+static void test_ranks_take_the_choice_of_the_first(void **state)
+{
+    static const unsigned second[] = {100, 50, 60};
+    char home[64], folder[96], other[96];
+
+    new_home(home);
+    snprintf(folder, sizeof(folder), "%s/gpu-convolutions", home);
+    snprintf(other, sizeof(other), "%s/later", home);
+    start_timed(false, CARD);
+    assert_int_equal(timed_conv(2, PL_CONV_FORWARD, false, third, 9), 2);
+    end_dnn();
+    assert_int_equal(rename(folder, other), 0);
+    start_timed(false, CARD); /* it has begun before */
+    assert_int_equal(rename(other, folder), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(timed_conv(2, PL_CONV_FORWARD, false, second, 3), 2);
+    assert_int_equal(fake_dnn.runs, RUNS(3) + 1);
+    end_dnn();
+    start_timed(false, CARD);
+    assert_int_equal(timed_conv(2, PL_CONV_FORWARD, false, second, 3), 2);
+    assert_int_equal(fake_dnn.runs, 1);
+    end_dnn();
+    end_home(home);
+}
+
 /* A gradient that is added to is added once, however often the plans have run. */
 static void test_what_adds_is_timed_on_other_memory(void **state)
 {
@@ -542,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_a_failed_run_is_reported),
         cmocka_unit_test(test_nothing_is_made_while_a_stream_is_captured),
         cmocka_unit_test(test_the_fastest_engine_is_taken_and_kept),
+        cmocka_unit_test(test_ranks_take_the_choice_of_the_first),
         cmocka_unit_test(test_what_adds_is_timed_on_other_memory),
         cmocka_unit_test(test_a_candidate_wants_little_memory),
         cmocka_unit_test(test_a_choice_that_is_not_there_is_made_anew),

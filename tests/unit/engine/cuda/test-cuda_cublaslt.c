@@ -645,6 +645,36 @@ static void test_choices_of_several_processes_are_kept(void **state)
     end_home(home);
 }
 
+/* Ranks time the same product, and one is a little later: all do as the first, now and in the next
+ * run. */
+static void test_ranks_take_the_choice_of_the_first(void **state)
+{
+    static const unsigned second[] = {100, 50, 60};
+    char home[64], file[192];
+    struct pl_cublaslt *one, *other;
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    one = libs.lt;
+    start_timed(false, CARD);
+    other = libs.lt;
+    for (size_t m = 2; m <= 3; m++) {
+        libs.lt = m == 2 ? one : other;
+        assert_int_equal(timed_product(m, false, third, 9), 2);
+        libs.lt = m == 2 ? other : one;
+        assert_int_equal(timed_product(m, false, second, 3), 2);
+        assert_int_equal(timed_product(m, false, second, 3), 2);
+    }
+    pl_cublaslt_destroy(one);
+    pl_cublaslt_destroy(other);
+    start_timed(false, CARD);
+    for (size_t m = 2; m <= 3; m++)
+        assert_int_equal(timed_product(m, false, second, 3), 2);
+    assert_int_equal(fake_lt.heuristics, 0);
+    end();
+    end_home(home);
+}
+
 /* Changes one byte of a file; returns what it was. */
 static char change(const char *file, long at, char to)
 {
@@ -1059,6 +1089,7 @@ int main(void)
         cmocka_unit_test(test_the_fastest_answer_is_taken_and_kept),
         cmocka_unit_test(test_what_adds_stays_as_it_was),
         cmocka_unit_test(test_choices_of_several_processes_are_kept),
+        cmocka_unit_test(test_ranks_take_the_choice_of_the_first),
         cmocka_unit_test(test_damaged_choices_are_timed_again),
         cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
         cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
