@@ -23,6 +23,7 @@ enum what {
     RELU,        /* the second layer has relu, which its own backward does */
     DROPPED,     /* elements of its output are dropped before the sum */
     FROZEN,      /* the second bias has no gradient */
+    GIVEN,       /* the second bias is no parameter, but another tape's, say */
     IN_F32_BEFORE,
     IN_F32_BETWEEN, /* between layer and norm */
     IN_F32_AFTER,
@@ -42,6 +43,7 @@ static const struct {
     [RELU] = {"relu", 1},
     [DROPPED] = {"dropped", 1},
     [FROZEN] = {"frozen", 1},
+    [GIVEN] = {"given", 2},
     [IN_F32_BEFORE] = {"in f32 before", 2},
     [IN_F32_BETWEEN] = {"in f32 in between", 1},
     [IN_F32_AFTER] = {"in f32 after", 2},
@@ -143,6 +145,7 @@ static void make(struct made *m, const struct how *how)
         leaf(&m->net, PL_REAL_F32, 1, (size_t[]){2 * w});
         leaf(&m->net, PL_REAL_F32, 2, (size_t[]){w, 2 * w});
         leaf(&m->net, PL_REAL_F32, 1, (size_t[]){w})->wants_grad = how->what != FROZEN;
+        m->net.t[m->net.n - 1].is_param = how->what != GIVEN;
     }
     m->net.tape.amp_dtype = how->low;
     m->net.tape.amp_o2 = how->o2;
@@ -202,13 +205,14 @@ static void compare(const struct how *how)
     for (size_t k = 0; k < 2 + 4 * how->blocks; k++)
         for (size_t j = 0; j < PL_COUNT(got.grad[k]); j++) {
             float x = got.grad[k][j], y = want.grad[k][j];
+            float twice = how->what == GIVEN && k % 4 == 1 ? x : x + x;
 
             /* The casts round each term of a gradient to 16 bits, and sums have another order. */
             if (!(fabsf(x - y) <= 0x1p-7f * fabsf(y) + 2e-5f))
                 fail_msg("%s, o2 %d: gradient %zu[%zu] is %.9g, by the layer %.9g",
                          cases[how->what].what, how->o2, k, j, (double)x, (double)y);
             finer += x != y;
-            if (k >= 2 && got.twice[k][j] != x + x && how->what < IN_F32_BEFORE)
+            if (k >= 2 && got.twice[k][j] != twice && how->what < IN_F32_BEFORE)
                 fail_msg("%s, o2 %d: gradient %zu[%zu] twice is %.9g, once %.9g",
                          cases[how->what].what, how->o2, k, j, (double)got.twice[k][j], (double)x);
         }

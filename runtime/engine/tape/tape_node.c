@@ -117,6 +117,14 @@ pl_node_grad_of(const struct pl_tape *tape, const struct pl_node *node, size_t k
     return node->fusion.wide & PL_NEEDS_IN(k) ? tape->nodes[in->node].in[0] : in;
 }
 
+const plume_tensor *pl_node_sums_of(const struct pl_tape *tape, const struct pl_node *node)
+{
+    const struct pl_node *layer =
+        node->fusion.bias_of ? &tape->nodes[node->fusion.bias_of - 1] : NULL;
+
+    return layer ? pl_node_grad_of(tape, layer, layer->op->bias) : NULL;
+}
+
 void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *c)
 {
     const struct pl_node *node = &tape->nodes[index];
@@ -159,10 +167,9 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
         c->in_grad[node->op->bias] = NULL;
     if (backward && node->fusion.bias_of) {
         const struct pl_node *layer = &tape->nodes[node->fusion.bias_of - 1];
-        size_t k = layer->op->bias;
 
-        c->sums = pl_tape_grad(tape, pl_node_grad_of(tape, layer, k));
-        c->sums_add = tape->nodes[layer->in[k]->node].add[0];
+        c->sums = pl_tape_grad(tape, pl_node_sums_of(tape, node));
+        c->sums_add = tape->nodes[layer->in[layer->op->bias]->node].add[0];
     }
 }
 

@@ -91,6 +91,10 @@ bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
 const plume_tensor *
 pl_node_grad_of(const struct pl_tape *tape, const struct pl_node *node, size_t k);
 
+/* The tensor whose gradient are the sums that the node's backward adds up (`bias_of`); NULL: none.
+ */
+const plume_tensor *pl_node_sums_of(const struct pl_tape *tape, const struct pl_node *node);
+
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_node_f32_bytes(const struct pl_node *node, bool backward);
 

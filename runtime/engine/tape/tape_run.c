@@ -56,7 +56,7 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
             pl_device_zero(tape->dev, pl_tape_grad(tape, root),
                            root->count * pl_dtype_size(root->dtype));
     }
-    if (call.sums && backward->accumulate)
+    if (call.sums && backward->accumulate && pl_node_sums_of(tape, node)->is_param)
         call.sums_add = true;
     pl_node_widen_inputs(&call, &copies, backward != NULL);
     if (backward)
