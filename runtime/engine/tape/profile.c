@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/tape/profile.h"
 
+#include <math.h>
 #include <string.h>
 
 struct line {
     const struct pl_node *first;
     size_t calls;
     double ns[2], flops, bytes;
-    double least_s; /* by the device's limits */
+    double least_s; /* by the device's limits; NAN: they are not all known */
     struct pl_device_calls done;
 };
 
@@ -27,13 +28,15 @@ static int dearest_first(const void *a, const void *b)
 }
 
 /* The least time of a node by the device's limits: what its products calculate, and what it moves.
- */
+ * NAN: what products reach is not known. */
 static double least_s(const struct pl_tape *tape, const struct pl_node *node)
 {
     const struct pl_device_limits *limits = &tape->dev->limits;
-    double flops = node->op->product || node->fusion.product ? limits->flops[node->k->real] : 0;
-    double sum = 0;
+    bool product = node->op->product || node->fusion.product;
+    double flops = product ? limits->flops[node->k->real] : 0, sum = 0;
 
+    if (product && flops <= 0)
+        return NAN;
     for (int back = 0; back < 2; back++) {
         double calculate = flops > 0 ? pl_node_flops(node, back) / flops : 0;
         double move = limits->bytes > 0 ? pl_node_traffic(node, back).all / limits->bytes : 0;
@@ -114,7 +117,9 @@ void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds
                 pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
                 l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0,
                 ns > 0 ? l->bytes * (double)steps / ns : 0);
-        if (limited)
+        if (limited && isnan(l->least_s))
+            fprintf(out, " %6s", "-");
+        else if (limited)
             fprintf(out, " %5.1f%%", ns > 0 ? 100 * l->least_s * (double)steps * 1e9 / ns : 0);
         print_done(&l->done, per_step, out);
     }

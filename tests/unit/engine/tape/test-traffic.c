@@ -4,6 +4,7 @@
  * made of paper. */
 #include "common/base/macros.h"
 #include "runtime/engine/ops/ops.h"
+#include "runtime/engine/tape/profile.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -306,6 +307,40 @@ static void test_logits_are_never_stored_as_a_whole(void **state)
     pl_tape_finish(&m.tape);
 }
 
+/* Lines of the profile that have both shares, of the time and of the card's limits. */
+static size_t lines_with_a_limit(const struct pl_tape *tape, const char *op)
+{
+    char *text = NULL, *save = NULL;
+    size_t len, n = 0;
+    FILE *out = open_memstream(&text, &len);
+
+    assert_non_null(out);
+    pl_profile_print(tape, 1, 1, out);
+    assert_int_equal(fclose(out), 0);
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        n += strncmp(line, op, strlen(op)) == 0 && strchr(line, '%') != strrchr(line, '%');
+    free(text);
+    return n;
+}
+
+/* On a card of an architecture whose peak is not in the table, bytes alone would say too little. */
+static void test_products_have_no_limit_without_a_peak(void **state)
+{
+    static struct model m;
+
+    make(&m, SHARES | FUSES);
+    assert_int_equal(lines_with_a_limit(&m.tape, "layernorm "), 0);
+    paper.limits.bytes = 1e12;
+    assert_true(lines_with_a_limit(&m.tape, "layernorm ") > 0);
+    assert_int_equal(lines_with_a_limit(&m.tape, "linear "), 0);
+    assert_int_equal(lines_with_a_limit(&m.tape, "attention "), 0);
+    paper.limits.flops[PL_REAL_BF16] = 1e14;
+    assert_true(lines_with_a_limit(&m.tape, "linear ") > 0);
+    assert_true(lines_with_a_limit(&m.tape, "attention ") > 0);
+    paper.limits = (struct pl_device_limits){0};
+    pl_tape_finish(&m.tape);
+}
+
 /* A residual sum's backward moves nothing. */
 static void test_gradients_of_sums_are_not_copied(void **state)
 {
@@ -394,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_gpt2_moves_so_many_bytes),
         cmocka_unit_test(test_norms_do_what_is_around_them),
         cmocka_unit_test(test_logits_are_never_stored_as_a_whole),
+        cmocka_unit_test(test_products_have_no_limit_without_a_peak),
         cmocka_unit_test(test_gradients_of_sums_are_not_copied),
         cmocka_unit_test(test_resnet18_moves_so_many_bytes),
     };
