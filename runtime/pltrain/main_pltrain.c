@@ -335,7 +335,7 @@ static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
 }
 
 /* In a trial that names no folder of checkpoints: takes one before, and leaves it after a run. Rank
- * 0 alone writes there. */
+ * 0 alone writes there. A --fast-dev-run writes nothing, and leaves the folder to the next run. */
 static int train_in_folder(const struct pl_pltrain *p,
                            const struct pl_module *module,
                            const struct pl_hparams *hparams,
@@ -356,7 +356,7 @@ static int train_in_folder(const struct pl_pltrain *p,
     }
     if (r == 0)
         r = train_on(module, hparams, options, comm, report, err);
-    return r == 0 && dir ? pl_trial_checkpoints_done(dir, err) : r;
+    return r == 0 && dir && !options->fast_dev_run ? pl_trial_checkpoints_done(dir, err) : r;
 }
 
 static int train_in(const struct pl_pltrain *p,

@@ -609,8 +609,11 @@ trains() {
     rm -r checkpoints
     mv before checkpoints
     export PLUME_ATTEMPT=1
+    # A run that writes no checkpoint has no place.
+    pltrain --epochs 1 --fast-dev-run "$BROKEN/odd.so"
     trains 1 ""
     [ "$hash" = "$first" ]
+    pltrain --epochs 1 --fast-dev-run "$BROKEN/odd.so"
     trains 2 "-2/hpc_ckpt_1.ckpt"
     [ "$hash" = "$second" ]
     trains 3 ""
