@@ -39,6 +39,8 @@ good() {
     for n in 1 2 3 4; do
         good $n mpi mpi all
     done
+    # What is more than MPI can count, as if that were 1000 bytes.
+    good 3 mpi mpi slices
 }
 
 @test "ranks of one machine use its memory unless MPI is asked for" {

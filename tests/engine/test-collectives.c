@@ -687,7 +687,7 @@ static void test_different_calls_are_an_error(void **state)
 }
 
 /* A rank that a launcher has started. Arguments: "mpi" or "auto", the kind that must result, and
- * the action. Returns 0 on success. */
+ * the action: all collectives, these with small calls of MPI, or a death. Returns 0 on success. */
 static int be_started(char **argv)
 {
     struct death *death = ranks_shared(sizeof(*death));
@@ -697,6 +697,8 @@ static int be_started(char **argv)
     const char *text = NULL;
     int r = pl_world_open(&world, strcmp(argv[0], "mpi") == 0 ? PL_COMM_MPI : PL_COMM_AUTO, &err);
 
+    if (strcmp(argv[2], "slices") == 0)
+        pl_mpi_slice = 1000;
     if (r == 0)
         r = pl_comm_create(&world, NULL, &comm, &err);
     if (r < 0)

@@ -10,9 +10,10 @@
 #include <sched.h>
 #include <string.h>
 
-#define SLICE_BYTES ((size_t)256 << 20) /* MPI counts with an int */
-#define SPINS 200                       /* tests before sched_yield() */
-#define CHECK_NS 20000000u              /* interval of checking the peers while waiting */
+#define SPINS 200          /* tests before sched_yield() */
+#define CHECK_NS 20000000u /* interval of checking the peers while waiting */
+
+size_t pl_mpi_slice = (size_t)256 << 20;
 
 struct pl_mpi {
     const struct pl_mpi_table *table;
@@ -152,7 +153,7 @@ static int mpi_allreduce(struct pl_comm *comm,
                          struct pl_error *err)
 {
     struct mpi *m = (struct mpi *)comm;
-    size_t most = SLICE_BYTES / pl_real_size(real);
+    size_t most = pl_mpi_slice / pl_real_size(real);
     char text[PL_MPI_TEXT], *at = buf;
     int r = check(m, err);
 
@@ -176,7 +177,7 @@ static int mpi_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct p
     int r = check(m, err);
 
     while (r == 0 && bytes) {
-        size_t step = PL_MIN(bytes, SLICE_BYTES);
+        size_t step = PL_MIN(bytes, pl_mpi_slice);
 
         r = finish(m, m->mpi->table->broadcast(m->group, at, step, text), text, err);
         at += step;
@@ -194,20 +195,28 @@ static int mpi_barrier(struct pl_comm *comm, struct pl_error *err)
     return r < 0 ? r : finish(m, m->mpi->table->barrier(m->group, text), text, err);
 }
 
-static int
-mpi_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
-{
-    struct mpi *m = (struct mpi *)comm;
-    char text[PL_MPI_TEXT];
-    int r = check(m, err);
-
-    return r < 0 ? r : finish(m, m->mpi->table->allgather(m->group, buf, offset, text), text, err);
-}
-
 /* The first element of piece `at` of a part: its own offset within [at, at + step). */
 static size_t clip(size_t offset, size_t at, size_t step)
 {
     return PL_MIN(PL_MAX(offset, at), at + step) - at;
+}
+
+static int
+mpi_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
+{
+    struct mpi *m = (struct mpi *)comm;
+    unsigned n = comm->size;
+    _cleanup_free_ size_t *part = calloc((size_t)n + 1, sizeof(*part));
+    char text[PL_MPI_TEXT];
+    int r = part ? check(m, err) : pl_error_nomem(err);
+
+    for (size_t at = 0, step; r == 0 && at < offset[n]; at += step) {
+        step = PL_MIN(offset[n] - at, pl_mpi_slice);
+        for (unsigned i = 0; i <= n; i++)
+            part[i] = clip(offset[i], at, step);
+        r = finish(m, m->mpi->table->allgather(m->group, (char *)buf + at, part, text), text, err);
+    }
+    return r;
 }
 
 static int mpi_reduce_scatter(struct pl_comm *comm,
@@ -219,7 +228,7 @@ static int mpi_reduce_scatter(struct pl_comm *comm,
 {
     struct mpi *m = (struct mpi *)comm;
     unsigned me = comm->rank, n = comm->size;
-    size_t size = pl_real_size(real), most = SLICE_BYTES / size, step;
+    size_t size = pl_real_size(real), most = pl_mpi_slice / size, step;
     _cleanup_free_ size_t *part = calloc((size_t)n + 1, sizeof(*part));
     char text[PL_MPI_TEXT];
     int r = part ? check(m, err) : pl_error_nomem(err);

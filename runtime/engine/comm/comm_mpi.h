@@ -8,6 +8,9 @@
 
 #include "runtime/engine/comm/comm.h"
 
+/* The most bytes of one call: MPI counts with an int. Tests set less. */
+extern size_t pl_mpi_slice;
+
 /* True if an MPI launcher started this process, by its environment. */
 bool pl_mpi_launched(void);
 
