@@ -339,9 +339,13 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
     WANTED();
     memset(prop, 0, sizeof(*prop));
-    snprintf(prop->name, sizeof(prop->name), "Fake %d", device);
+    if (fake_cuda.card)
+        snprintf(prop->name, sizeof(prop->name), "%s", fake_cuda.card);
+    else
+        snprintf(prop->name, sizeof(prop->name), "Fake %d", device);
     prop->multiProcessorCount = 132;
-    prop->major = 9;
+    prop->major = fake_cuda.capability ? fake_cuda.capability / 10 : 9;
+    prop->minor = fake_cuda.capability % 10;
     prop->totalGlobalMem = fake_cuda.total_bytes;
     return cudaSuccess;
 }

@@ -16,6 +16,8 @@ struct fake_cuda {
     size_t total_bytes;       /* of each device */
     int devices;              /* -1: there is no driver */
     int driver, runtime;      /* versions; 0: the headers' */
+    const char *card;         /* name of each device; NULL: "Fake N" */
+    int capability;           /* 0: 90 */
     size_t used_bytes;        /* by cudaMalloc */
     unsigned allocs, pinned;  /* alive */
     unsigned streams, events; /* alive */

@@ -37,8 +37,8 @@ const struct pl_device_ops *plume_cuda_device(void);
 int pl_cuda_count(unsigned *ret, struct pl_error *err);
 int pl_cuda_about(unsigned index, struct pl_device_about *ret, struct pl_error *err);
 
-/* Fills the device's limits; multiprocessors and capability are known. tf32: products of f32 may
- * use it. */
+/* Fills the device's limits; its name, multiprocessors and capability are known. tf32: products of
+ * f32 may use it. */
 void pl_cuda_limits(struct pl_cuda_device *d, bool tf32);
 
 /* Translates the error of cudaGetDeviceCount() into a text for the user, as -ENODEV. `code` is a

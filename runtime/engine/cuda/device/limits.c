@@ -7,8 +7,11 @@
 #include "runtime/engine/cuda/device/cuda_device.h"
 
 #include <cuda_runtime_api.h>
+#include <string.h>
 
-/* Floating-point operations per clock and multiprocessor, of tensor cores where they are. */
+/* Floating-point operations per clock and multiprocessor, of tensor cores where they are. GeForce
+ * cards do tf32, and 16 bits with sums in f32, at half of that (white papers of GA102 and AD102).
+ */
 static const struct {
     int capability;
     unsigned f64, f32, tf32, half;
@@ -32,6 +35,7 @@ void pl_cuda_limits(struct pl_cuda_device *d, bool tf32)
 {
     unsigned index = d->base.index;
     double clock = 1e3 * attribute(index, cudaDevAttrClockRate) * d->multiprocessors;
+    double tensor = strstr(d->base.name, "GeForce") ? 0.5 * clock : clock;
     struct pl_device_limits *to = &d->base.limits;
 
     /* Twice per clock, the width in bits. */
@@ -41,7 +45,7 @@ void pl_cuda_limits(struct pl_cuda_device *d, bool tf32)
         if (rates[i].capability != d->capability)
             continue;
         to->flops[PL_REAL_F64] = clock * rates[i].f64;
-        to->flops[PL_REAL_F32] = clock * (tf32 ? rates[i].tf32 : rates[i].f32);
-        to->flops[PL_REAL_BF16] = to->flops[PL_REAL_F16] = clock * rates[i].half;
+        to->flops[PL_REAL_F32] = tf32 ? tensor * rates[i].tf32 : clock * rates[i].f32;
+        to->flops[PL_REAL_BF16] = to->flops[PL_REAL_F16] = tensor * rates[i].half;
     }
 }

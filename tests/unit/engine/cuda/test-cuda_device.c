@@ -155,6 +155,37 @@ static void test_limits_are_the_cards(void **state)
     }
 }
 
+/* GeForce cards add products of 16 bits in f32 at half the rate of others with the same chip. What
+ * a multiprocessor of an unknown one does is not known. */
+static void test_limits_by_card(void **state)
+{
+    static const struct {
+        const char *card;
+        int capability;
+        double bf16, tf32;
+    } of[] = {{"NVIDIA L40S", 89, 1024, 512},
+              {"NVIDIA GeForce RTX 4090", 89, 512, 256},
+              {"NVIDIA RTX A6000", 86, 1024, 512},
+              {"NVIDIA GeForce RTX 3090", 86, 512, 256},
+              {"NVIDIA GeForce RTX 5090", 120, 0, 0}};
+
+    for (size_t i = 0; i < PL_COUNT(of); i++) {
+        const struct pl_device_options options = {.tf32 = true};
+        const double clock = 132 * 1.98e9;
+        struct pl_device *dev = NULL;
+
+        fake_cuda_reset(100 * MIB);
+        fake_cuda.card = of[i].card;
+        fake_cuda.capability = of[i].capability;
+        assert_int_equal(ops->open(0, &options, &dev, NULL), 0);
+        near(dev->limits.bytes, 3.352e12);
+        near(dev->limits.flops[PL_REAL_BF16], clock * of[i].bf16);
+        near(dev->limits.flops[PL_REAL_F16], clock * of[i].bf16);
+        near(dev->limits.flops[PL_REAL_F32], clock * of[i].tf32);
+        ops->close(dev);
+    }
+}
+
 /* Each part that a test of the device depends on is in the text, and a missing one. */
 static void test_about_names_the_card_and_all_versions(void **state)
 {
@@ -806,6 +837,7 @@ int main(void)
         cmocka_unit_test(test_no_driver_and_no_device_are_told_apart),
         cmocka_unit_test(test_a_wrong_index_names_those_there_are),
         cmocka_unit_test(test_limits_are_the_cards),
+        cmocka_unit_test(test_limits_by_card),
         cmocka_unit_test(test_about_names_the_card_and_all_versions),
         cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
         cmocka_unit_test(test_memory_goes_there_and_back_in_order),
