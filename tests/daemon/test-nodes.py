@@ -711,7 +711,7 @@ def test_rank_never_comes_and_another_saves(step):
     d, r = rank_0_alone(step)
     r.send(type="signalled", signal=15)
     wait_for("the cause", lambda: [e for e in step.lines("events.jsonl") if e["type"] == "cause"])
-    time.sleep(11 + 2 * harness.SLOW)
+    time.sleep(11 + 2 * harness.SLOW)  # longer than the hub gives nodes to leave
     r.exited(0)
     equal(r.expect("verdict")["code"], 0)
     d.control.close()  # Slurm ends the job
@@ -734,7 +734,7 @@ def test_rank_never_comes_and_another_ends_slowly(step):
     for r in ranks[1:]:
         while r.expect("signal")["signal"] != signal.SIGKILL:
             pass
-    time.sleep(1)
+    time.sleep(1)  # longer than those who are late have
     for r in ranks[1:]:
         r.exited(signal_number=9)
     equal([r.expect("verdict")["code"] for r in ranks], [3, 0, 0])
@@ -749,7 +749,7 @@ def test_tasks_come_late(step):
     step.env.update({"PLUME_PLUGIN": "1", "PLUME_LAUNCH_TIMEOUT": str(harness.SLOW), "PLUME_KILL_GRACE": "0.1"})
     d = step.start()
     step.hub()
-    time.sleep(2 * harness.SLOW)
+    time.sleep(2 * harness.SLOW)  # longer than the limit of a launch
     for i in range(2):
         task = step.keep(harness.Task(signal.SIG_DFL))
         r = step.keep(d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid))
