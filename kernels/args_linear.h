@@ -122,8 +122,9 @@ struct pl_pool2d_args {
  *
  * In f32 tables x and dx may have 16 bits of type `half` (x_half), and y, dy, r and dr (y_half).
  * Other tables ignore both. Each result is rounded as if a kernel of its own computed it, also the
- * one to which r is added. relu passes what is above 0 after rounding; backward may read that from
- * y, or compute it from x as forward has done, where there is no r. */
+ * one to which r is added. relu passes what is above 0 after rounding. Backward
+ * may read from y what relu has passed. Where there is no r, it may also compute it from x, as
+ * forward does. */
 struct pl_batchnorm_args {
     size_t batch, channels, inner;
     double eps, momentum;

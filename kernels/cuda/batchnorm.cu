@@ -278,8 +278,9 @@ template <class Y, class R> static __device__ __forceinline__ bool passed(R v)
     return !(widen_one(narrow_one<Y>(v)) <= 0);
 }
 
-/* AGAIN: relu's mask is computed from x again. Else it is y's, which is NULL without relu, and the
- * gradient of what was added is written, too: dr (+)= dz. */
+/* With AGAIN the kernel computes relu's mask from x. Without AGAIN it reads the mask from y, which
+ * is NULL where there is no relu. It then also writes the gradient of what was added: dr (+)= dz.
+ */
 template <class X, class Y, class G, int V, bool COLUMNS, bool AGAIN> struct back_moments {
     enum { ahead = 4, resident = AGAIN ? 3 : 2 };
     typedef real<X> R;
@@ -376,8 +377,8 @@ template <class G> struct back_moments_to {
     }
 };
 
-/* What dx = scale (dz - of_dz - (x - mean) of_x) and y need of a channel: an array of each, so that
- * neighbouring threads read what is adjacent. */
+/* The numbers of a channel that dx = scale (dz - of_dz - (x - mean) of_x) and y need. Each has an
+ * array of its own, so that neighbouring threads read neighbouring numbers. */
 enum factor { MEAN, SCALE, OF_DZ, OF_X, INV_STD, WEIGHT, BIAS, FACTORS };
 
 template <class G>

@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(32 * LINES) layernorm_columns_kernel(backward<
     b.partial[(piece * 2 + threadIdx.y) * b.n + column] = gamma;
 }
 
-/* What pieces are added up to; NULL: not wanted. */
+/* The results that pieces are added up to. A result that nobody wants is NULL. */
 template <class G> struct columns {
     G *to[3]; /* dgamma, dbeta, dx_sums */
     bool add[3];

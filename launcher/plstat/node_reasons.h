@@ -6,9 +6,9 @@
 
 #include "launcher/plstat/status.h"
 
-/* Adds node_reasons to the trials whose nodes are drained or down: those that run, and those that
- * have failed lately, if Slurm's reason is from their time. Asks Slurm where there is such a trial.
- * 0, -ENOMEM. */
+/* Adds node_reasons to the trials whose nodes are drained or down. It looks at trials that run, and
+ * at trials that have failed lately if Slurm's reason is from their time. It asks Slurm only where
+ * there is such a trial. 0, -ENOMEM. */
 int pl_node_reasons_add(struct pl_run_status *s,
                         const struct pl_slurm_view *slurm,
                         struct pl_notes *notes);

@@ -13,8 +13,9 @@
 #define LOCK_MS 8000 /* more than the longest question takes, ASK_LIMIT_MS in slurm_jobs.c */
 #define LOCK_STEP_MS 20
 
-/* Who has the lock may ask Slurm for as long as is allowed. One that a user has stopped has it for
- * ever. */
+/* Waits as long as the process with the lock may take to ask Slurm. A process that its user has
+ * stopped keeps the lock for ever: it is not waited for. 0, -ETIMEDOUT or another negative errno.
+ */
 static int lock(int fd)
 {
     for (unsigned waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += LOCK_STEP_MS) {

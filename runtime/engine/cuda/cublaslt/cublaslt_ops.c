@@ -204,7 +204,7 @@ static struct pl_half_args halves(struct place at, size_t n, void *half, void *w
                                  .wide = wide};
 }
 
-/* Where the library puts dx_sums: it has them in dx's type. */
+/* The memory that the library writes dx_sums to. The library writes them in dx's type. */
 static void *room_for_sums(struct place at, const struct pl_linear_args *a)
 {
     return pl_cuda_stream_scratch(pl_cuda_stream_current(), a->in * pl_real_size(at.real));
