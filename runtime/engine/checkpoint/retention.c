@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int pl_retention_init(struct pl_retention *retention,
                       const char *dir,
@@ -135,19 +136,37 @@ int pl_retention_save(const struct pl_retention *retention, struct pl_buf *buf)
     return r;
 }
 
+/* The file's path by this run's name of the folder. *ret = NULL: the file is in another folder, as
+ * that of the run that this one continues, or gone. -ENOMEM. */
+static int find_in(const char *dir, const char *saved, char **ret)
+{
+    const char *slash = strrchr(saved, '/');
+    _cleanup_free_ char *path = pl_path_join(dir, slash ? slash + 1 : saved);
+    struct stat there, here;
+
+    *ret = NULL;
+    if (!path)
+        return -ENOMEM;
+    if (stat(saved, &there) == 0 && stat(path, &here) == 0 && there.st_dev == here.st_dev &&
+        there.st_ino == here.st_ino)
+        *ret = PL_TAKE(path);
+    return 0;
+}
+
 static int load_entry(struct pl_retention *b, const struct pl_mini_value *entry)
 {
-    _cleanup_free_ char *text = strndup(entry->start, entry->len), *path = NULL;
+    _cleanup_free_ char *text = strndup(entry->start, entry->len), *saved = NULL, *path = NULL;
     double value;
     int r;
 
     if (!text)
         return -ENOMEM;
-    if (pl_mini_get_string(text, "path", &path) < 0 ||
+    if (pl_mini_get_string(text, "path", &saved) < 0 ||
         pl_json_get_double(text, "value", &value) < 0)
         return -EINVAL;
-    if (access(path, F_OK) < 0 || (b->k >= 0 && b->n >= (size_t)b->k))
-        return 0;
+    r = find_in(b->dir, saved, &path);
+    if (r < 0 || !path || (b->k >= 0 && b->n >= (size_t)b->k))
+        return r;
     r = insert(b, value, path, true);
     if (r == 0)
         path = NULL;

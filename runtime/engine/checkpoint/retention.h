@@ -43,8 +43,9 @@ int pl_retention_add(struct pl_retention *retention,
                      char **ret_path,
                      char **ret_remove);
 
-/* For the checkpoint's "callbacks": appends a JSON object; reads one back (entries without a file,
- * or over a smaller k, are dropped). -ENOMEM, -EINVAL. */
+/* For the checkpoint's "callbacks": appends a JSON object; reads one back. Entries over a smaller
+ * k, without a file, or with a file of another folder are dropped: a run removes files of its own
+ * folder only. -ENOMEM, -EINVAL. */
 int pl_retention_save(const struct pl_retention *retention, struct pl_buf *buf);
 int pl_retention_load(struct pl_retention *retention, const char *json);
 

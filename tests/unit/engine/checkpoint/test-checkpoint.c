@@ -603,6 +603,39 @@ static void test_best_keeps_k(void **state)
     pl_retention_finish(&b);
 }
 
+/* The folder by another name, and another folder, whose files are not this run's to remove. */
+static void test_best_is_of_the_own_folder(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf json = {0};
+    _cleanup_free_ char *path = NULL, *gone = NULL, *again = pl_strf("%s/.", dir),
+                        *other = in_dir("other");
+    struct pl_retention b;
+
+    assert_int_equal(pl_retention_init(&b, dir, NULL, false, 1, NULL), 0);
+    assert_int_equal(add(&b, 1, NAN, &path, &gone), 1);
+    touch(path);
+    assert_int_equal(pl_retention_save(&b, &json), 0);
+    pl_retention_finish(&b);
+    assert_int_equal(pl_retention_init(&b, again, NULL, false, 1, NULL), 0);
+    assert_int_equal(pl_retention_load(&b, pl_buf_str(&json)), 0);
+    assert_int_equal(add(&b, 1, NAN, &path, &gone), 1); /* the same file anew */
+    assert_null(gone);
+    assert_int_equal(add(&b, 2, NAN, &path, &gone), 1);
+    assert_non_null(strstr(gone, "/./epoch=1-step=10.ckpt"));
+    pl_retention_finish(&b);
+    assert_int_equal(mkdir(other, 0700), 0);
+    for (int same_name = 0; same_name < 2; same_name++) {
+        assert_int_equal(pl_retention_init(&b, other, NULL, false, 1, NULL), 0);
+        assert_int_equal(pl_retention_load(&b, pl_buf_str(&json)), 0);
+        assert_int_equal(add(&b, 2, NAN, &path, &gone), 1);
+        assert_null(gone);
+        pl_retention_finish(&b);
+        free(path);
+        path = pl_path_join(other, "epoch=1-step=10.ckpt");
+        touch(path);
+    }
+}
+
 static void test_without_a_monitor_the_newest_is_kept(void **state)
 {
     _cleanup_free_ char *path = NULL, *gone = NULL;
@@ -777,6 +810,7 @@ int main(void)
         cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
         cmocka_unit_test(test_best_keeps_k),
+        cmocka_unit_test(test_best_is_of_the_own_folder),
         cmocka_unit_test(test_without_a_monitor_the_newest_is_kept),
         cmocka_unit_test(test_hpc_numbers),
         cmocka_unit_test(test_resume_file_has_the_highest_step),
