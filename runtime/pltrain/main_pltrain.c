@@ -335,7 +335,8 @@ static unsigned ranks_with_batches(const struct pl_pltrain *p, unsigned size)
 }
 
 /* In a trial that names no folder of checkpoints: takes one before, and leaves it after a run. Rank
- * 0 alone writes there. A --fast-dev-run writes nothing, and leaves the folder to the next run. */
+ * 0 alone writes there, and alone knows from where the run goes on. A --fast-dev-run writes
+ * nothing, and leaves the folder to the next run. */
 static int train_in_folder(const struct pl_pltrain *p,
                            const struct pl_module *module,
                            const struct pl_hparams *hparams,
@@ -344,15 +345,18 @@ static int train_in_folder(const struct pl_pltrain *p,
                            struct pl_rank_report *report,
                            struct pl_error *err)
 {
-    _cleanup_free_ char *dir = NULL;
+    _cleanup_free_ char *dir = NULL, *from = NULL;
     bool goes_on = options->resume && strcmp(options->resume, "last") == 0;
     int r = 0;
 
     if (p->trial_checkpoints && comm->rank == 0) {
-        r = pl_trial_checkpoints_next(p->trial_checkpoints, goes_on, &dir, err);
+        r = pl_trial_checkpoints_next(p->trial_checkpoints, p->trial_run, goes_on,
+                                      !options->fast_dev_run, &dir, &from, err);
         if (r < 0)
             pl_comm_fail(comm, r, err);
         options->checkpoint_dir = dir;
+        if (from)
+            options->resume = from;
     }
     if (r == 0)
         r = train_on(module, hparams, options, comm, report, err);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/pltrain/pltrain_options.h"
 #include "common/base/env.h"
+#include "common/base/fs.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/reduce/strategy.h"
+#include "runtime/engine/util/sha256.h"
 #include "runtime/pltrain/pltrain_foreign.h"
 #include "runtime/pltrain/pltrain_set.h"
 #include "runtime/pltrain/trial_checkpoints.h"
@@ -333,12 +335,73 @@ void pl_pltrain_finish(struct pl_pltrain *p)
         free(p->owned[--p->n_owned]);
     free(p->owned);
     free(p->trial_checkpoints);
+    free(p->trial_run);
     free(p->hparams);
     free(p->weights_maps);
 }
 
+/* Options that change from attempt to attempt, or when a run that has failed is tried again: how
+ * long it may take, on what it runs, what it reports. */
+static bool says_how(const char *name)
+{
+    static const char *const names[] = {"resume",
+                                        "max-time",
+                                        "num-workers",
+                                        "log-every",
+                                        "log-dir",
+                                        "summary",
+                                        "profile",
+                                        "accelerator",
+                                        "pjrt-plugin",
+                                        "tpu-cores",
+                                        "num-tpu-cores",
+                                        "dump-stablehlo",
+                                        "devices",
+                                        "gpus",
+                                        "no-program-cache",
+                                        "no-cuda-graphs",
+                                        "recompute",
+                                        "comm",
+                                        "collective-timeout",
+                                        "collective-limit",
+                                        "processes",
+                                        "num-processes",
+                                        "host-timeout",
+                                        "processes-per-node",
+                                        "num-nodes",
+                                        "nb-gpu-nodes"};
+
+    for (size_t i = 0; i < PL_COUNT(names); i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* A digest of the other words, by which a trial knows a run again. The caller frees. -ENOMEM. */
+static int digest_options(int argc, char **argv, char **ret)
+{
+    uint8_t digest[PL_SHA256_BYTES];
+    struct pl_sha256 sha;
+    uint64_t id;
+
+    pl_sha256_init(&sha);
+    for (int i = 1; i < argc; i++) {
+        const struct pl_option *o = pl_options_find(&command, argv[i]);
+        bool how = o && says_how(o->name);
+
+        if (!how)
+            pl_sha256_add(&sha, argv[i], strlen(argv[i]) + 1);
+        if (how && o->arg && o->arg[0] != '[' && !strchr(argv[i], '='))
+            i++;
+    }
+    pl_sha256_final(&sha, digest);
+    memcpy(&id, digest, sizeof(id));
+    *ret = pl_strf("%016llx", (unsigned long long)id);
+    return *ret ? 0 : -ENOMEM;
+}
+
 /* A trial of plsubmit --requeue-on goes on where it was: it needs a folder of its own. */
-static int keep_in_trial(struct pl_pltrain *p, struct pl_error *err)
+static int keep_in_trial(struct pl_pltrain *p, int argc, char **argv, struct pl_error *err)
 {
     const char *trial = pl_env_text(PL_ENV_PLUME_TRIAL_DIR);
 
@@ -347,7 +410,9 @@ static int keep_in_trial(struct pl_pltrain *p, struct pl_error *err)
         return 0;
     p->trial_checkpoints = pl_trial_checkpoints(trial, p->module, p->hparams, p->n_hparams);
     p->train.checkpoint_dir = p->trial_checkpoints;
-    return p->trial_checkpoints ? 0 : pl_error_nomem(err);
+    return p->trial_checkpoints && digest_options(argc, argv, &p->trial_run) == 0
+               ? 0
+               : pl_error_nomem(err);
 }
 
 int pl_pltrain_parse(
@@ -366,6 +431,6 @@ int pl_pltrain_parse(
     if (r < 0 || *ret_done)
         return r;
     p->module = argv[rest];
-    r = keep_in_trial(p, err);
+    r = keep_in_trial(p, argc, argv, err);
     return r == 0 ? pl_pltrain_check(p, err) : r;
 }

@@ -31,6 +31,7 @@ struct pl_pltrain {
     const char **weights_maps; /* in train, too */
     char *
         trial_checkpoints; /* of the trial's first such run, if no option names a folder; or NULL */
+    char *trial_run;       /* then the digest of the options that say what is trained */
     bool list;
     int64_t processes, per_node, nodes; /* 0 = not given */
     int64_t devices;                    /* 0 = auto */

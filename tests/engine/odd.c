@@ -151,7 +151,8 @@ static int on_train_batch_start(struct plume_context *pl, const struct plume_bat
         poll(NULL, 0, SLOW_MS);
     if (s->last && pl->step == 10 && odd("stop"))
         raise(SIGSTOP);
-    if (s->last && pl->step == 7 && odd("signal-in-step-8"))
+    if (s->last &&
+        ((pl->step == 7 && odd("signal-in-step-8")) || (pl->step == 3 && odd("signal-in-step-4"))))
         kill(getpid(), SIGTERM);
     /* Steps that take no time, and then 20 ms each. */
     if (pl->step == 10 && odd("signal-in-slow-step") && s->last)

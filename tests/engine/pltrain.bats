@@ -571,60 +571,6 @@ named() {
     [ -z "$stderr" ]
 }
 
-@test "models that one requeued trial trains have checkpoints of their own" {
-    cd "$BATS_TEST_TMPDIR"
-    export PLUME_REQUEUE_ON=timeout PLUME_TRIAL_DIR=$BATS_TEST_TMPDIR
-    local -a short=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --epochs 1)
-    pltrain "${short[@]}" mlp
-    pltrain "${short[@]}" mlp --lr 0.5
-    PLUME_ATTEMPT=1 pltrain "${short[@]}" --log-dir again mlp --lr 0.5
-    [ "$(find checkpoints -mindepth 1 -maxdepth 1 -type d | wc -l)" = 2 ]
-    [ "$(find checkpoints -name '*.ckpt' | wc -l)" = 2 ]
-}
-
-# trains SEED FILE ARGS...: one run of an attempt resumes from ...FILE; "" = from none.
-trains() {
-    local seed=$1 resumes=$2
-    shift 2
-    run -0 pltrain --processes 2 --epochs 1 --seed "$seed" "$@" "$BROKEN/odd.so"
-    if [ -n "$resumes" ]; then
-        [[ $output == *"resuming from '$PLUME_TRIAL_DIR/checkpoints/"*"$resumes'"* ]]
-    else
-        [[ $output != *resuming* ]]
-    fi || { echo "seed $seed: $output"; false; }
-    hash=$(grep -o 'param hash .*' <<<"$output" | sort -u)
-}
-
-@test "runs of one trial with the same hyper-parameters are told apart by their order" {
-    cd "$BATS_TEST_TMPDIR"
-    export PLUME_REQUEUE_ON=timeout PLUME_TRIAL_DIR=$BATS_TEST_TMPDIR PLUME_ATTEMPT=0
-    trains 1 ""
-    first=$hash
-    odd signal-in-validation 130 "interrupted at step " --processes 2 --num-sanity-val-steps 0 --seed 2
-    # A run that was interrupted keeps its place, in this attempt and in the next one.
-    [ "$(find checkpoints -name 'hpc_ckpt_1.ckpt')" = "$(echo checkpoints/*-2)/hpc_ckpt_1.ckpt" ]
-    cp -r checkpoints before
-    trains 2 "-2/hpc_ckpt_1.ckpt"
-    second=$hash
-    rm -r checkpoints
-    mv before checkpoints
-    export PLUME_ATTEMPT=1
-    # A run that writes no checkpoint has no place.
-    pltrain --epochs 1 --fast-dev-run "$BROKEN/odd.so"
-    trains 1 ""
-    [ "$hash" = "$first" ]
-    pltrain --epochs 1 --fast-dev-run "$BROKEN/odd.so"
-    trains 2 "-2/hpc_ckpt_1.ckpt"
-    [ "$hash" = "$second" ]
-    trains 3 ""
-    [ "$(find checkpoints -name '*-3')" ]
-    # What goes on with the run before has its folder.
-    trains 3 "" --save-last --max-steps 3
-    trains 3 "-4/last.ckpt" --save-last --resume last --max-steps 5
-    trains 3 "-4/last.ckpt" --resume last --max-steps 5
-    [ -z "$(find checkpoints -name '*-5')" ]
-}
-
 @test "a checkpoint that becomes too large is one line, and the one before stays" {
     cd "$BATS_TEST_TMPDIR"
     local -a run=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --checkpoint-dir c --save-last --epochs 2)
