@@ -119,13 +119,18 @@ static void *end_orphan(void *arg)
     return NULL;
 }
 
+static unsigned grace_ms(const struct starter *s)
+{
+    return s->options->grace_ms ? s->options->grace_ms : PL_LOCAL_KILL_GRACE_MS;
+}
+
 static void watch_parent(const struct starter *s)
 {
     sigset_t all, before;
     pthread_t thread;
 
     orphan.life = s->life[0];
-    orphan.grace_ms = s->options->orphan_ms ? s->options->orphan_ms : PL_LOCAL_KILL_GRACE_MS;
+    orphan.grace_ms = grace_ms(s);
     snprintf(orphan.socket, sizeof(orphan.socket), "%s", s->path);
     pl_signals_of_threads(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -203,7 +208,7 @@ static void reap(struct starter *s, int flags)
             s->failed = true;
             s->first = i;
             s->first_status = status;
-            s->kill_at = pl_now_ns() + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
+            s->kill_at = pl_now_ns() + grace_ms(s) * 1000000ull;
         }
     }
 }
@@ -256,11 +261,11 @@ static void take_signal(struct starter *s)
         }
         return;
     }
-    /* SIGTERM first: the ranks have PL_LOCAL_KILL_GRACE_MS to save a checkpoint. */
+    /* SIGTERM first: the ranks have the grace to save a checkpoint. */
     s->status = PL_EXIT_INTERRUPTED;
     s->interrupted_at = now;
     if (!s->kill_at) /* else a rank has failed already */
-        s->kill_at = now + PL_LOCAL_KILL_GRACE_MS * 1000000ull;
+        s->kill_at = now + grace_ms(s) * 1000000ull;
     kill_all(s, SIGTERM);
 }
 

@@ -11,17 +11,18 @@
 
 struct pl_local_options {
     unsigned processes;
-    unsigned per_node;  /* ranks per simulated node; 0 = one node. Nodes are joined by TCP. */
-    unsigned orphan_ms; /* 0 = PL_LOCAL_KILL_GRACE_MS; from the death of the process that started
-                           the ranks, which sends them SIGTERM, to SIGKILL of those that are left */
+    unsigned per_node; /* ranks per simulated node; 0 = one node. Nodes are joined by TCP. */
+    unsigned grace_ms; /* 0 = PL_LOCAL_KILL_GRACE_MS: from SIGTERM to SIGKILL */
 };
 
 /* Returns 1 in each child, with its environment set: the caller continues as that rank. Returns 0
  * in the parent when all ranks have ended, or -errno. *ret_status: 0 if all ranks returned 0, else
  * the code of the first that did not (128 + signal if a signal killed it). The others are killed
- * 10 s after the first failure. SIGINT and SIGTERM end all ranks; the status is 130 then. SIGUSR1
- * is passed on to them. Call before any thread exists; in a child there is one then, which ends it
- * if its parent is killed. */
+ * after the grace from the first failure. SIGINT and SIGTERM send SIGTERM to all ranks, which are
+ * killed after the grace; the status is 130 then. More signals do not lengthen the grace, and a
+ * later Ctrl-C ends it. SIGUSR1 is passed on to the ranks. Call before any thread exists; in a
+ * child there is one then, which ends it if its parent is killed: the ranks get SIGTERM, and the
+ * grace. */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
 
 /* In a child: true unless another one has asked with the same text, so that what all ranks say is

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The process that starts ranks on this machine is killed: they end, whatever they do. */
+/* The process that starts ranks on this machine is killed, or has many signals: the ranks end,
+ * whatever they do. */
 #include "common/base/fs.h"
 #include "runtime/pltrain/spawn_local.h"
 #include "tests/lib/tmpdir.h"
@@ -39,32 +40,49 @@ static void be_rank(int fd, bool hangs)
     _exit(1);
 }
 
-/* Returns a pipe that the ranks alone hold, once they run and who started them was killed. */
-static int orphans(bool hangs, unsigned orphan_ms)
+/* Waits until `fd` has had a byte from each rank. */
+static void hear_all(int fd)
 {
-    struct pl_local_options options = {.processes = RANKS, .orphan_ms = orphan_ms};
-    int pair[2], status, seen = 0;
+    for (int seen = 0; seen < RANKS;) {
+        char bytes[RANKS];
+        ssize_t n = readable(fd) == 1 ? read(fd, bytes, sizeof(bytes)) : -1;
+
+        assert_true(n > 0);
+        seen += (int)n;
+    }
+}
+
+/* *ret = a pipe that the ranks alone hold, once they run. The child's process id. */
+static pid_t start(void (*rank)(int fd, bool hangs), bool hangs, unsigned grace_ms, int *ret)
+{
+    struct pl_local_options options = {.processes = RANKS, .grace_ms = grace_ms};
+    int pair[2], status;
     pid_t starter;
 
     assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
     starter = fork();
     assert_true(starter >= 0);
     if (starter == 0) {
+        close(pair[0]);
         if (pl_local_run(&options, &status, NULL) == 1)
-            be_rank(pair[1], hangs);
-        _exit(0);
+            rank(pair[1], hangs);
+        _exit(status);
     }
     close(pair[1]);
-    while (seen < RANKS) {
-        char bytes[RANKS];
-        ssize_t n = readable(pair[0]) == 1 ? read(pair[0], bytes, sizeof(bytes)) : -1;
+    hear_all(pair[0]);
+    *ret = pair[0];
+    return starter;
+}
 
-        assert_true(n > 0);
-        seen += (int)n;
-    }
+/* The starter is killed. */
+static int orphans(bool hangs, unsigned grace_ms)
+{
+    int fd, status;
+    pid_t starter = start(be_rank, hangs, grace_ms, &fd);
+
     kill(starter, SIGKILL);
     assert_int_equal(waitpid(starter, &status, 0), starter);
-    return pair[0];
+    return fd;
 }
 
 static void check_ended(int fd)
@@ -88,6 +106,50 @@ static void test_ranks_that_obey_end_at_once(void **state)
     check_ended(orphans(false, 10 * LIMIT_MS));
 }
 
+static int told;
+
+static void tell(int sig)
+{
+    if (write(told, "t", 1) < 0)
+        _exit(1);
+}
+
+/* A rank that takes notice of SIGTERM, and does not end. */
+static void be_told(int fd, bool hangs)
+{
+    told = fd;
+    signal(SIGTERM, tell);
+    be_rank(fd, hangs);
+}
+
+/* One signal after the other, always sooner than the grace ends: ranks have SIGTERM once. */
+static void test_more_signals_do_not_lengthen_the_grace(void **state)
+{
+    static const int signals[] = {SIGTERM, SIGINT};
+
+    for (size_t i = 0; i < 2; i++) {
+        int fd, status, heard = 0, sent = 0;
+        pid_t starter = start(be_told, false, 200, &fd);
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        ssize_t n = 1;
+
+        while (n > 0 && sent++ < LIMIT_MS / 20) {
+            char bytes[RANKS];
+
+            kill(starter, signals[i]);
+            if (poll(&p, 1, 20) != 1)
+                continue;
+            n = read(fd, bytes, sizeof(bytes));
+            heard += (int)n;
+        }
+        assert_int_equal(n, 0);
+        assert_in_range(heard, 0, RANKS);
+        close(fd);
+        assert_int_equal(waitpid(starter, &status, 0), starter);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+    }
+}
+
 static int setup(void **state)
 {
     int r = tmpdir_make(folder, sizeof(folder));
@@ -105,6 +167,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_that_hang_end_after_the_grace),
         cmocka_unit_test(test_ranks_that_obey_end_at_once),
+        cmocka_unit_test(test_more_signals_do_not_lengthen_the_grace),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
