@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Records PyTorch's functions of each element, comparisons and choices, with the gradients of
-sum(y w), as the C header tests/golden/elementwise.h. Run by hand: elementwise.py | clang-format >
-elementwise.h. The inputs are in the header; w follows from the index (test-elementwise.c)."""
+sum(y w), as two C headers. Run by hand for each of map and choose: elementwise.py NAME | clang-format >
+NAME.h. The inputs are in the header; w follows from the index (test-elementwise.c)."""
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -53,31 +54,44 @@ def weighted(y):
     return (y * torch.tensor([(i * 3 % 7 - 2.5) / 2 for i in range(len(y))])).sum()
 
 
-print("/* SPDX-License-Identifier: MIT */")
-print(f"/* Made by elementwise.py with PyTorch {torch.__version__}; do not edit. */")
-print("#ifndef PL_TESTS_GOLDEN_ELEMENTWISE_H\n#define PL_TESTS_GOLDEN_ELEMENTWISE_H\n")
-print("#include \"plume/ops.h\"\n\n#include <math.h>\n")
-print(f"static const double golden_x[] = {numbers(X)};\n")
-print("static const struct {\n    enum plume_map fn;\n    double p, q;\n"
-      f"    double y[{len(X)}], dx[{len(X)}];\n}} golden_map[] = {{")
-for name, p, q, f in MAPS:
-    x = leaf(X)
-    y = f(x)
-    weighted(y).backward()
-    print(f"    {{{name}, {number(p)}, {number(q)}, {numbers(y)}, {numbers(x.grad)}}},")
-print("};\n")
-print(f"static const double golden_a[] = {numbers(a for a, _ in PAIRS)};\n")
-print(f"static const double golden_b[] = {numbers(b for _, b in PAIRS)};\n")
-print("/* where's third operand is i % 5 - 2. */")
-print("static const struct {\n    enum plume_choose op;\n"
-      f"    double y[{len(PAIRS)}], da[{len(PAIRS)}], db[{len(PAIRS)}], dc[{len(PAIRS)}];\n"
-      "} golden_choose[] = {")
-for name, f in CHOICES:
-    a, b = leaf([a for a, _ in PAIRS]), leaf([b for _, b in PAIRS])
-    c = leaf([float(i % 5 - 2) for i in range(len(PAIRS))])
-    y = f(a, b) if f else torch.where(a != 0, b, c)
-    if y.dtype != torch.bool:
+def maps():
+    print(f"static const double golden_x[] = {numbers(X)};\n")
+    print("static const struct {\n    enum plume_map fn;\n    double p, q;\n"
+          f"    double y[{len(X)}], dx[{len(X)}];\n}} golden_map[] = {{")
+    for name, p, q, f in MAPS:
+        x = leaf(X)
+        y = f(x)
         weighted(y).backward()
-    grads = [torch.zeros(len(PAIRS)) if t.grad is None else t.grad for t in (a, b, c)]
-    print(f"    {{{name}, {numbers(y)}, {', '.join(map(numbers, grads))}}},")
-print("};\n\n#endif")
+        print(f"    {{{name}, {number(p)}, {number(q)}, {numbers(y)}, {numbers(x.grad)}}},")
+    print("};\n")
+
+
+def choices():
+    print(f"static const double golden_a[] = {numbers(a for a, _ in PAIRS)};\n")
+    print(f"static const double golden_b[] = {numbers(b for _, b in PAIRS)};\n")
+    print("/* where's third operand is i % 5 - 2. */")
+    print("static const struct {\n    enum plume_choose op;\n"
+          f"    double y[{len(PAIRS)}], da[{len(PAIRS)}], db[{len(PAIRS)}], dc[{len(PAIRS)}];\n"
+          "} golden_choose[] = {")
+    for name, f in CHOICES:
+        a, b = leaf([a for a, _ in PAIRS]), leaf([b for _, b in PAIRS])
+        c = leaf([float(i % 5 - 2) for i in range(len(PAIRS))])
+        y = f(a, b) if f else torch.where(a != 0, b, c)
+        if y.dtype != torch.bool:
+            weighted(y).backward()
+        grads = [torch.zeros(len(PAIRS)) if t.grad is None else t.grad for t in (a, b, c)]
+        print(f"    {{{name}, {numbers(y)}, {', '.join(map(numbers, grads))}}},")
+    print("};\n")
+
+
+def main():
+    guard = f"PL_TESTS_GOLDEN_{sys.argv[1].upper()}_H"
+    print("/* SPDX-License-Identifier: MIT */")
+    print(f"/* Made by elementwise.py with PyTorch {torch.__version__}; do not edit. */")
+    print(f"#ifndef {guard}\n#define {guard}\n")
+    print("#include \"plume/ops.h\"\n\n#include <math.h>\n")
+    {"map": maps, "choose": choices}[sys.argv[1]]()
+    print("#endif")
+
+
+main()

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Records what PyTorch's optimizers, schedulers, GradScaler and DistributedSampler do, as the C
-header tests/golden/optim.h. Run by hand: optim.py | clang-format > optim.h"""
+"""Records what PyTorch's optimizers, schedulers, GradScaler and DistributedSampler do, as three C
+headers. Run by hand for each of optim, schedules and schedules_random:
+optim.py NAME | clang-format > NAME.h"""
 
 import math
 import random
+import sys
 import warnings
 
 import torch
@@ -274,17 +276,21 @@ def optimizers():
     numbers("golden_clip_first", factors)
 
 
+HEADERS = {
+    "optim": (groups, scaler, samplers, optimizers),
+    "schedules": (schedules, more_schedules),
+    "schedules_random": (random_schedules,),
+}
+
+
 def main():
+    name = sys.argv[1]
+    guard = f"PL_TESTS_GOLDEN_{name.upper()}_H"
     print("/* SPDX-License-Identifier: MIT */")
     print(f"/* Made by optim.py with PyTorch {torch.__version__}; do not edit. */")
-    print("#ifndef PL_TESTS_GOLDEN_OPTIM_H\n#define PL_TESTS_GOLDEN_OPTIM_H\n")
-    schedules()
-    more_schedules()
-    random_schedules()
-    groups()
-    scaler()
-    samplers()
-    optimizers()
+    print(f"#ifndef {guard}\n#define {guard}\n")
+    for part in HEADERS[name]:
+        part()
     print("#endif")
 
 

@@ -2,7 +2,8 @@
 /* Functions of each element, comparisons and choices, against PyTorch's numbers: values and
  * gradients at kinks, ends of domains, for large numbers and those that are not finite. */
 #include "runtime/engine/ops/ops.h"
-#include "tests/golden/elementwise.h"
+#include "tests/golden/choose.h"
+#include "tests/golden/map.h"
 #include "tests/lib/on_device.h"
 
 #include <math.h>

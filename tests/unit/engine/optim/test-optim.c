@@ -2,6 +2,8 @@
 /* Optimizers, schedules, clipping and the loss scale, against what PyTorch did (tests/golden). */
 #include "runtime/engine/optim/optimizer.h"
 #include "tests/golden/optim.h"
+#include "tests/golden/schedules.h"
+#include "tests/golden/schedules_random.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: MIT
+"""Ops of elements, views, indices, sums, products and normalizations, as random calls."""
+import torch
+import torch.nn.functional as F
+
+from graph import OPS, SIZES, Unfit, apart, away, op
+
+
+# -- ops of elements
+def unary(name, f, nums=lambda g: [], check=None):
+    def make(g):
+        x = g.any()
+        n = nums(g)
+        if check:
+            check(g.value(x), *n)
+        return g.call(name, [x], n, lambda t, n=n: f(t, *n))
+
+    OPS[name] = make
+
+
+def positive(t, *_):
+    if (t < 0.05).any():
+        raise Unfit
+
+
+ACTS = [lambda t: t, F.relu, F.gelu, lambda t: F.gelu(t, approximate="tanh"), F.silu, torch.tanh, torch.sigmoid]
+
+
+@op
+def activate(g):
+    x, a = g.any(), g.rnd.randrange(len(ACTS))
+    if a == 1:
+        away(g.value(x))
+    return g.call("activate", [x], [a], ACTS[a])
+
+
+def few(t, *_):
+    if t.abs().max() > 5:
+        raise Unfit
+
+
+unary("exp", torch.exp, check=few)
+unary("ln", torch.log, check=positive)
+unary("sqrt", torch.sqrt, check=positive)
+unary("rsqrt", torch.rsqrt, check=positive)
+unary("pow", lambda t, p: t ** p, lambda g: [g.rnd.choice([2, 3, 1, 0])], check=few)
+unary("abs", torch.abs, check=lambda t: away(t))
+unary("clamp", lambda t, p, q: t.clamp(p, q), lambda g: sorted([g.rnd.choice([-1, -.5]), g.rnd.choice([.5, 2])]),
+      check=lambda t, p, q: (away(t, p), away(t, q)))
+unary("softplus", lambda t: F.softplus(t, threshold=1e9), check=few)
+unary("elu", F.elu, lambda g: [g.rnd.choice([1, 0.5])], check=lambda t, a: away(t))
+unary("leaky_relu", F.leaky_relu, lambda g: [0.1], check=lambda t, a: away(t))
+unary("sin", torch.sin, check=few)
+unary("cos", torch.cos, check=few)
+unary("scale", lambda t, a, b: a * t + b, lambda g: [g.rnd.choice([-1.5, 0.5, 1]), g.rnd.choice([0, 0.25])])
+
+
+def two(name, f, check=None):
+    def make(g):
+        a = g.any()
+        b = g.like(list(g.value(a).shape))
+        if g.rnd.random() < 0.3:
+            a, b = b, a
+        if check:
+            check(g.value(a), g.value(b))
+        return g.call(name, [a, b], [], f)
+
+    OPS[name] = make
+
+
+def far_from_zero(a, b):
+    if (b.abs() < 0.2).any():
+        raise Unfit
+
+
+two("add", torch.add)
+two("sub", torch.sub)
+two("mul", torch.mul)
+two("div", torch.div, far_from_zero)
+two("maximum", torch.maximum, lambda a, b: away(a - b))
+two("minimum", torch.minimum, lambda a, b: away(a - b))
+two("lt", lambda a, b: (a < b).to(a.dtype), lambda a, b: away(a - b))
+two("ge", lambda a, b: (a >= b).to(a.dtype), lambda a, b: away(a - b))
+
+
+@op
+def where(g):
+    a = g.any()
+    shape = list(g.value(a).shape)
+    zero = g.call("lt", [a, a], [], lambda x, y: (x < y).to(x.dtype))
+    away(g.value(a))
+    mask = g.call("lt", [a, zero], [], lambda x, y: (x < y).to(x.dtype))
+    return g.call("where", [mask, g.like(shape), g.like(shape)], [], lambda m, x, y: torch.where(m != 0, x, y))
+
+
+@op
+def masked_fill(g):
+    a = g.any()
+    away(g.value(a), 0)
+    b = g.like(list(g.value(a).shape))
+    away(g.value(a) - g.value(b))
+    mask = g.call("ge", [a, b], [], lambda x, y: (x >= y).to(x.dtype))
+    return g.call("masked_fill", [a, mask], [-0.5], lambda x, m: torch.where(m != 0, torch.tensor(-0.5, dtype=x.dtype), x))
+
+
+# -- shapes
+@op
+def reshape(g):
+    x = g.any()
+    n = list(g.value(x).shape)
+    flat = [p for s in n for p in ([s] if s in (1, 2, 3, 5, 7) else [2, s // 2] if s % 2 == 0 else [s])]
+    while len(flat) > 1 and (len(flat) > 5 or g.rnd.random() < 0.4):
+        i = g.rnd.randrange(len(flat) - 1)
+        flat[i:i + 2] = [flat[i] * flat[i + 1]]
+    while len(flat) < 5 and g.rnd.random() < 0.4:
+        flat.insert(g.rnd.randrange(len(flat) + 1), 1)
+    return g.call("reshape", [x], flat, lambda t: t.reshape(flat))
+
+
+@op
+def permute(g):
+    x = g.any(2)
+    order = list(range(g.value(x).dim()))
+    g.rnd.shuffle(order)
+    return g.call("permute", [x], order, lambda t: t.permute(order))
+
+
+def some_dim(g, x):
+    return g.rnd.randrange(g.value(x).dim())
+
+
+@op
+def slice_(g):
+    x = g.any()
+    d = some_dim(g, x)
+    n = g.value(x).shape[d]
+    first = g.rnd.randrange(n)
+    count = g.rnd.randint(1, n - first)
+    return g.call("slice", [x], [d, first, count], lambda t: t.narrow(d, first, count))
+
+
+@op
+def cat(g):
+    x = g.any()
+    d = some_dim(g, x)
+    list_ = [x]
+    for _ in range(g.rnd.randint(0, 2)):
+        s = list(g.value(x).shape)
+        s[d] = g.rnd.choice(SIZES)
+        same = g.real(lambda t: t.dim() == len(s) and all(i == d or a == b for i, (a, b) in enumerate(zip(t.shape, s))))
+        list_.append(same or g.leaf(s))
+    g.rnd.shuffle(list_)
+    return g.call("cat", list_, [d], lambda *t: torch.cat(t, d))
+
+
+def reduction(name, f):
+    def make(g):
+        x = g.any()
+        n = g.value(x).dim()
+        first = g.rnd.randrange(n)
+        end = g.rnd.randint(first + 1, n)
+        return g.call(name, [x], [first, end], lambda t: one(f(t, list(range(first, end)))))
+
+    OPS[name] = make
+
+
+def one(t):
+    return t.reshape(1) if t.dim() == 0 else t
+
+
+reduction("sum", lambda t, d: t.sum(d))
+reduction("mean", lambda t, d: t.mean(d))
+
+
+@op
+def gather(g):
+    x = g.any()
+    d = some_dim(g, x)
+    s = list(g.value(x).shape)
+    n, s[d] = s[d], g.rnd.choice(SIZES)
+    return g.call("gather", [x, g.leaf(s, "int", n)], [d], lambda t, i: t.gather(d, i))
+
+
+@op
+def index_select(g):
+    x = g.any()
+    d = some_dim(g, x)
+    index = g.leaf([g.rnd.choice(SIZES)], "int", g.value(x).shape[d])
+    return g.call("index_select", [x, index], [d], lambda t, i: t.index_select(d, i))
+
+
+@op
+def one_hot(g):
+    n = g.rnd.randint(1, 6)
+    return g.call("one_hot", [g.leaf(g.shape(1, 3), "int", n)], [n],
+                  lambda i: F.one_hot(i, n).double())
+
+
+def ordered(t, d, largest, k):
+    """Of equal ones the first, which PyTorch's topk leaves open."""
+    return t.sort(dim=d, descending=largest, stable=True).indices.narrow(d, 0, k)
+
+
+def top(name, f, whole=False):
+    def make(g):
+        x = g.any()
+        if g.rnd.random() < 0.4:  # equal ones
+            x = g.leaf(g.shape())
+            g.leaves[x[1]].copy_((g.leaves[x[1]] * 2).round() / 2)
+        d = some_dim(g, x)
+        apart(g.value(x), d)
+        k = 1 if whole else g.rnd.randint(1, g.value(x).shape[d])
+        return g.call(name, [x], [d] if whole else [d, k], lambda t: f(t, d, k))
+
+    OPS[name] = make
+
+
+top("topk", lambda t, d, k: t.gather(d, ordered(t, d, True, k)))
+top("topk_index", lambda t, d, k: ordered(t, d, True, k))
+top("smallest_index", lambda t, d, k: ordered(t, d, False, k))
+top("max", lambda t, d, k: one(t.gather(d, ordered(t, d, True, 1)).squeeze(d)), True)
+top("min", lambda t, d, k: one(t.gather(d, ordered(t, d, False, 1)).squeeze(d)), True)
+top("argmax", lambda t, d, k: one(ordered(t, d, True, 1).squeeze(d)), True)
+top("argmin", lambda t, d, k: one(ordered(t, d, False, 1).squeeze(d)), True)
+
+
+@op
+def cumsum(g):
+    x = g.any()
+    d = some_dim(g, x)
+    return g.call("cumsum", [x], [d], lambda t: t.cumsum(d))
+
+
+@op
+def pad(g):
+    x = g.any()
+    d = some_dim(g, x)
+    a, b, v = g.rnd.randrange(3), g.rnd.randrange(3), g.rnd.choice([0, 0.5])
+    behind = 2 * (g.value(x).dim() - 1 - d)
+    return g.call("pad", [x], [d, a, b, v], lambda t: F.pad(t, [0] * behind + [a, b], value=v))
+
+
+# -- layers
+@op
+def linear(g):
+    x = g.any(2)
+    n, m = g.value(x).shape[-1], g.rnd.choice(SIZES)
+    a = g.rnd.choice([0, 2, 3, 4, 5, 6])
+    ins = [x, g.leaf([m, n])] + ([g.leaf([m])] if g.rnd.random() < 0.5 else [])
+    return g.call("linear", ins, [a], lambda x, w, b=None: ACTS[a](F.linear(x, w, b)))
+
+
+@op
+def matmul(g):
+    x = g.any(2, 4)
+    s = list(g.value(x).shape)
+    ta, tb = g.rnd.randrange(2), g.rnd.randrange(2)
+    k = s[-2] if ta else s[-1]
+    n = g.rnd.choice(SIZES)
+    other = ([] if g.rnd.random() < 0.5 else s[:-2]) + ([n, k] if tb else [k, n])
+    y = g.real(lambda t: list(t.shape) == other) or g.leaf(other)
+    return g.call("matmul", [x, y], [ta, tb],
+                  lambda a, b: (a.mT if ta else a) @ (b.mT if tb else b))
+
+
+def spread(t, dim=-1):
+    if (t.std(dim, unbiased=False) < 0.2).any():
+        raise Unfit
+
+
+@op
+def layernorm(g):
+    x = g.any()
+    n = g.value(x).shape[-1]
+    spread(g.value(x))
+    ins = [x] + ([g.leaf([n]), g.leaf([n])] if g.rnd.random() < 0.6 else [])
+    return g.call("layernorm", ins, [0], lambda x, a=None, b=None: F.layer_norm(x, [n], a, b))
+
+
+@op
+def rmsnorm(g):
+    x = g.any()
+    n = g.value(x).shape[-1]
+    if (g.value(x).square().mean(-1) < 0.05).any():
+        raise Unfit
+    ins = [x] + ([g.leaf([n])] if g.rnd.random() < 0.6 else [])
+    return g.call("rmsnorm", ins, [0], lambda x, a=None: F.rms_norm(x, [n], a, 1e-6))
+
+
+@op
+def groupnorm(g):
+    x = g.any(2)
+    c = g.value(x).shape[1]
+    k = g.rnd.choice([k for k in range(1, c + 1) if c % k == 0])
+    spread(g.value(x).reshape(g.value(x).shape[0], k, -1))
+    ins = [x] + ([g.leaf([c]), g.leaf([c])] if g.rnd.random() < 0.6 else [])
+    return g.call("groupnorm", ins, [k, 0], lambda x, a=None, b=None: F.group_norm(x, k, a, b))
+
+
+unary("softmax", lambda t: t.softmax(-1))
+unary("log_softmax", lambda t: t.log_softmax(-1))
+unary("normalize", lambda t, e: F.normalize(t, dim=-1, eps=1e-12), lambda g: [0],
+      lambda t, e: positive(t.norm(dim=-1)))
+
+
+@op
+def embedding(g):
+    table = g.real(lambda t: t.dim() == 2) or g.leaf([g.rnd.choice(SIZES), g.rnd.choice(SIZES)])
+    ids = g.leaf(g.shape(1, 3), "int", g.value(table).shape[0])
+    return g.call("embedding", [table, ids], [], lambda t, i: F.embedding(i, t))
