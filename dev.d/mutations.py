@@ -37,7 +37,7 @@ MUTATIONS = [
     place("runtime/plrund/daemon/uplink.c", "    u->n_ports += PL_SPARE_PORTS;\n", "", "daemon-strangers"),
     place("runtime/plrund/hub/peers.c", "        pl_net_is_loopback(launch))\n        return r;", "        pl_net_is_loopback(launch) || true)\n        return r;", "hosts.bats"),
     # plugin
-    place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_daemon"),
+    place("spank_plugin/daemon_env.c", "return strncmp(entry, \"PLUME_PARAM_\", 12) != 0 && ", "return ", "spank_env"),
     place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),
     place("spank_plugin/values.c", "if (strnlen(s, PL_VALUES_MAX + 1) <= PL_VALUES_MAX)", "if (strnlen(s, PL_VALUES_MAX + 2) <= PL_VALUES_MAX + 1)", "spank_values"),
     # kernels
@@ -92,7 +92,7 @@ MUTATIONS = [
           "if ((v = v * 10 + (uint64_t)(*s - '0')) == 0 && false)", "parse"),
     place("common/base/buf.c", "if (__builtin_add_overflow(buf->len, extra, &need) || need > SIZE_MAX / 2)", "if ((need = buf->len + extra) == 0 && false)", "buf"),
     place("runtime/engine/device/tensor.c", "if (__builtin_mul_overflow(count, shape[i], &count) || count > SIZE_MAX / 16)", "if ((count *= shape[i]) > SIZE_MAX / 16)", "engine_device"),
-    place("common/proto/protocol.c", "return pl_sealed_line_size(PL_FRAME_MAX - MAC_HEX - 2);", "return pl_sealed_line_size(2 * PL_FRAME_MAX);", "protocol"),
+    place("common/proto/protocol.c", "return pl_sealed_line_size(PL_FRAME_MAX - MAC_HEX - 2);", "return pl_sealed_line_size(2 * PL_FRAME_MAX);", "sealed"),
     # S24
     place("launcher/slurm/slurm_compat.c", "slurm_load_job_user(&msg, (uint32_t)uid, SHOW_ALL)", "slurm_load_jobs((time_t)0, &msg, SHOW_ALL)", "hostile.bats"),
     # S25

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/* The end of a trial in its job script: what becomes its result. */
+#include "common/base/fs.h"
+#include "runtime/plrun/trial.h"
+#include "tests/unit/trial_run.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+static void test_finish_setup_failed(void **state)
+{
+    claim();
+    finish_with(5, 5, "failed", "setup");
+}
+
+/* A hub that was killed has left the room for its result. */
+static void test_finish_uses_the_room_of_a_killed_hub(void **state)
+{
+    char room[4096];
+
+    memset(room, ' ', sizeof(room));
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json.tmp"), room, sizeof(room), 0666, NULL), 0);
+    finish_with(5, 5, "failed", "setup");
+    assert_int_not_equal(access(in_run("trial-0000/result.json.tmp"), F_OK), 0);
+}
+
+static void test_finish_launch_failed(void **state)
+{
+    claim();
+    setenv("PLUME_HUB", "n1:5", 1);
+    finish_with(1, 1, "failed", "launch");
+}
+
+static void test_finish_terminated(void **state)
+{
+    claim();
+    finish_with(143, 143, "cancelled", "cancelled");
+}
+
+static void test_finish_asks_slurm(void **state)
+{
+    char path[128];
+
+    claim();
+    snprintf(path, sizeof(path), "%s/scontrol", top);
+    assert_int_equal(pl_file_append(path, "#!/bin/sh\necho JobState=TIMEOUT\n", 32, 0755, NULL), 0);
+    finish_with(143, 143, "timed-out", "timeout");
+}
+
+static void test_finish_good_without_step(void **state)
+{
+    claim();
+    finish_with(0, 0, "done", NULL);
+}
+
+/* Waits, ten seconds at most, until our parent is asleep. */
+static bool parent_sleeps(void)
+{
+    double limit = pl_wall_s() + 10;
+    char path[64], state = '?';
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)getppid());
+    while (state != 'S' && pl_wall_s() < limit) {
+        FILE *f = fopen(path, "re");
+
+        if (!f || fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+            state = '?';
+        if (f)
+            fclose(f);
+        sched_yield();
+    }
+    return state == 'S';
+}
+
+/* srun can end before the hub has written the result; its log is young then. */
+static void test_finish_waits_for_the_hub(void **state)
+{
+    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
+    static const char done[] =
+        "{\"schema\":\"" PL_RESULT_SCHEMA "\",\"trial\":0,\"state\":\"done\",\"attempt\":0,"
+        "\"attempts\":1,\"job\":\"100\",\"exit_code\":0}\n";
+    char path[256];
+    pid_t hub;
+    int status;
+
+    claim();
+    snprintf(path, sizeof(path), "%s", in_run("trial-0000/attempt-0/events.jsonl"));
+    assert_int_equal(pl_file_append(path, log, strlen(log), 0666, NULL), 0);
+    hub = fork();
+    if (hub == 0) {
+        /* pl_trial_finish() sleeps only where it waits for us */
+        if (!parent_sleeps())
+            _exit(2);
+        _exit(pl_file_append(in_run("trial-0000/result.json"), done, strlen(done), 0666, NULL) < 0);
+    }
+    finish_with(0, 0, "done", NULL);
+    assert_int_equal(waitpid(hub, &status, 0), hub);
+    assert_int_equal(status, 0);
+}
+
+/* The hub began a log and never ended it: its node is gone, unless we run there. Success is not
+ * claimed. */
+static void test_finish_hub_vanished(void **state)
+{
+    claim();
+    begin_log("");
+    setenv("SLURMD_NODENAME", "n2", 1);
+    finish_with(0, 1, "node-failed", "node");
+}
+
+static void test_finish_hub_killed(void **state)
+{
+    claim();
+    begin_log("");
+    setenv("SLURMD_NODENAME", "n1", 1);
+    finish_with(143, 143, "failed", "runtime");
+}
+
+/* Nobody knows who sent a SIGKILL, unless Slurm says in the job's output that it ended the step. */
+static void test_finish_all_killed(void **state)
+{
+    claim();
+    begin_log("");
+    finish_with(137, 137, "failed", "signal");
+}
+
+static void test_finish_cause_in_log(void **state)
+{
+    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n"
+                              "{\"type\":\"cause\",\"cause\":{\"kind\":\"oom\"}}\n";
+
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), log, strlen(log), 0666, NULL),
+        0);
+    finish_with(137, 137, "failed", "oom");
+}
+
+/* The hub's result stands; its code is the script's. An earlier attempt's does not. */
+static void test_finish_result_there(void **state)
+{
+    static const char theirs[] = "{\"schema\":\"plume-result/1\",\"trial\":0,\"state\":\"failed\","
+                                 "\"attempt\":0,\"exit_code\":3,\"cause\":{\"kind\":\"exit\"}}\n";
+    struct pl_error err = {0};
+    json_t *o;
+    int ret;
+
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), theirs, strlen(theirs), 0666, NULL), 0);
+    finish_with(0, 3, "failed", "exit");
+    setenv("PLUME_ATTEMPT", "1", 1);
+    assert_int_equal(pl_trial_finish(9, &ret, &err), 0);
+    assert_int_equal(ret, 9);
+    o = result();
+    assert_int_equal(json_integer_value(json_object_get(o, "attempt")), 1);
+    json_decref(o);
+}
+
+/* The end of a program that has left at a signal, where Slurm has this record of the job. */
+static void
+stopped_with(const char *keys, const char *record, int code, const char *state, const char *kind)
+{
+    char path[128], text[512];
+    int len;
+
+    remove_run(NULL);
+    make_run(NULL);
+    claim();
+    snprintf(path, sizeof(path), "%s/scontrol", top);
+    len = snprintf(text, sizeof(text), "#!/bin/sh\n%s\n", record);
+    assert_int_equal(pl_file_append(path, text, (size_t)len, 0755, NULL), 0);
+    len = snprintf(text, sizeof(text),
+                   "{\"schema\":\"plume-result/1\",\"trial\":0,\"attempt\":0,%s}\n", keys);
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), text, (size_t)len, 0666, NULL), 0);
+    finish_with(0, code, state, kind);
+}
+
+/* Who saves and leaves at SIGUSR1 is not done: Slurm sends it before the time limit. */
+static void test_finish_stopped(void **state)
+{
+    static const char good[] = "\"state\":\"done\",\"exit_code\":0,\"stopped\":\"USR1\"";
+    static const char pltrain[] = "\"state\":\"failed\",\"exit_code\":130,\"stopped\":\"USR1\","
+                                  "\"cause\":{\"kind\":\"exit\",\"exit\":130,\"rank\":1}";
+    static const char near[] = "echo JobState=RUNNING RunTime=01:58:00 TimeLimit=02:00:00";
+
+    signal_option = "USR1@60";
+    stopped_with(good, near, 138, "timed-out", "timeout");
+    stopped_with(pltrain, near, 130, "timed-out", "timeout");
+    stopped_with(good, "echo JobState=RUNNING RunTime=1-00:00:00 TimeLimit=1-00:02:31", 138,
+                 "cancelled", "cancelled");
+    stopped_with(good, "echo JobState=RUNNING RunTime=00:00:05 TimeLimit=UNLIMITED", 138,
+                 "cancelled", "cancelled");
+    stopped_with(good,
+                 "echo JobState=RUNNING PreemptTime=2026-11-26T09:00:00 RunTime=00:00:05 "
+                 "TimeLimit=02:00:00",
+                 138, "preempted", "preempted");
+    stopped_with(good, "exit 1", 138, "timed-out", "timeout"); /* Slurm does not answer */
+    signal_option = "R:USR1";                                  /* 60 s */
+    stopped_with(good, near, 138, "timed-out", "timeout");
+    signal_option = NULL;
+    stopped_with(good, near, 138, "cancelled", "cancelled");
+    stopped_with(good, "exit 1", 138, "cancelled", "cancelled");
+    /* What it reported as complete, a failure of its own, and what the hub knows. */
+    signal_option = "USR1@60";
+    stopped_with("\"state\":\"done\",\"stopped\":\"USR1\",\"finished\":true", near, 0, "done",
+                 NULL);
+    stopped_with("\"state\":\"failed\",\"exit_code\":1,\"stopped\":\"USR1\","
+                 "\"cause\":{\"kind\":\"exit\",\"exit\":1}",
+                 near, 1, "failed", "exit");
+    stopped_with("\"state\":\"failed\",\"exit_code\":139,\"stopped\":\"USR1\","
+                 "\"cause\":{\"kind\":\"signal\",\"signal\":11}",
+                 near, 139, "failed", "signal");
+    stopped_with("\"state\":\"preempted\",\"exit_code\":143,\"stopped\":\"USR1\","
+                 "\"cause\":{\"kind\":\"preempted\"}",
+                 near, 143, "preempted", "preempted");
+    stopped_with("\"state\":\"done\",\"exit_code\":0,\"stopped\":\"TERM\"", near, 0, "done", NULL);
+    stopped_with("\"state\":\"done\",\"exit_code\":0", near, 0, "done", NULL);
+    signal_option = NULL;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_RUN(test_finish_setup_failed),      IN_RUN(test_finish_uses_the_room_of_a_killed_hub),
+        IN_RUN(test_finish_launch_failed),     IN_RUN(test_finish_terminated),
+        IN_RUN(test_finish_asks_slurm),        IN_RUN(test_finish_good_without_step),
+        IN_RUN(test_finish_waits_for_the_hub), IN_RUN(test_finish_hub_vanished),
+        IN_RUN(test_finish_hub_killed),        IN_RUN(test_finish_all_killed),
+        IN_RUN(test_finish_cause_in_log),      IN_RUN(test_finish_result_there),
+        IN_RUN(test_finish_stopped),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
