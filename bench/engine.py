@@ -96,6 +96,39 @@ class Independent:
         self.rates.append(min(run.end(p)[0] for run, p in zip(self.runs, started)))
 
 
+TOUCH = """import mmap, sys, time
+m = mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m.madvise(mmap.MADV_HUGEPAGE)
+print("ready", flush=True)
+sys.stdin.read()
+begin = time.monotonic()
+for at in range(0, len(m), 2 << 20):
+    m[at] = 1
+print(time.monotonic() - begin)
+"""
+
+
+class Touch:
+    """As many processes as ranks write to as much fresh memory for the first time: what the system
+    takes for memory alone. In a virtual machine it may have to ask its host for each page."""
+
+    def __init__(self):
+        self.seconds = []
+
+    def trial(self, ranks, peak_mb):
+        argv = [sys.executable, "-c", TOUCH, str(round(peak_mb))]
+        all_of = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                  for _ in range(ranks)]
+        for p in all_of:
+            p.stdout.readline()
+        for p in all_of:
+            p.stdin.close()
+        self.seconds.append(max(float(p.stdout.readline()) for p in all_of))
+        for p in all_of:
+            p.stdout.close()
+            p.wait(60)
+
+
 class Peer:
     """engine_peer.py, which keeps running and makes a trial on request."""
 
@@ -152,8 +185,9 @@ def gemm_peak(b):
 
 
 def measure(b, model, dtype, torch):
-    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)} and Independent, alternating."""
-    sides, peers, apart = {}, [], Independent(b, model, dtype)
+    """{(threads, ranks): (Ours, Peer or None, compiled Peer or None)}, Independent and Touch,
+    alternating."""
+    sides, peers, apart, touch = {}, [], Independent(b, model, dtype), Touch()
 
     def new_peer(*args):
         try:
@@ -180,10 +214,12 @@ def measure(b, model, dtype, torch):
                         peer.trial()
             quiet(0.5)
             apart.trial(sides[1, 2][0].steps)
+            quiet(0.5)
+            touch.trial(2, max(sides[1, 2][0].peaks))
     finally:
         for peer in peers:
             peer.close()
-    return sides, apart
+    return sides, apart, touch
 
 
 def efficiency(sides, which):
@@ -192,7 +228,7 @@ def efficiency(sides, which):
     return median(two.rates) / median(one.rates) if one and two else None
 
 
-def rows_of(b, model, dtype, sides, apart, peak):
+def rows_of(b, model, dtype, sides, apart, touch, peak):
     for (threads, ranks), (ours, peer, compiled) in sides.items():
         name = peer.facts["peer_name"] if peer else None
         about = {"model": model, "dtype": dtype, "threads": threads, "ranks": ranks}
@@ -226,6 +262,7 @@ def rows_of(b, model, dtype, sides, apart, peak):
                   [s - 1 / r for s, r in zip(ours.firsts, ours.rates)],
                   [max(0, theirs - 1 / median(peer.rates))] if peer else None, name, below=0.1,
                   extra=about)
+            b.row(case + ": first touch of as much memory", touch.seconds, extra=about)
         if (threads, ranks) == (1, 1):
             b.row(case + ": peak memory", ours.peaks, [peer.peak] if peer else None, name,
                   unit="MB", ratio_goal=0.5 if peer else None, extra=about)
