@@ -132,6 +132,7 @@
     X(NO_COLOR, FLAG, NULL, PLSTAT, "no colour")                                                   \
     /* Slurm's */                                                                                  \
     X(SLURM_CONF, PATH, NULL, PLSUBMIT | PLSTAT | PLUGIN, "Slurm's configuration")                 \
+    X(SLURM_CLUSTERS, LIST, NULL, PLSUBMIT | PLSTAT, "clusters that Slurm's commands ask")             \
     X(SLURMD_NODENAME, TEXT, NULL, PLSTAT | PLRUN | PLRUND | PLUGIN, "name of the node")                    \
     X(SLURM_JOB_ID, NUMBER, NULL, PLSTAT | PLRUN | PLRUND | PLTRAIN, "the job")                    \
     X(SLURM_JOB_UID, NUMBER, NULL, PLSTAT, "in an epilog, the user of the job")                    \

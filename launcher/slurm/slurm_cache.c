@@ -28,22 +28,32 @@ static int lock(int fd)
     return 0;
 }
 
-/* The name has a hash of slurm.conf's path. */
+/* Of what chooses the cluster that answers: slurm.conf's path, and clusters of its accounting. */
+static uint64_t hash_of_cluster(void)
+{
+    const char *const parts[] = {pl_env(PL_ENV_SLURM_CONF), pl_env(PL_ENV_SLURM_CLUSTERS)};
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+
+    for (size_t i = 0; i < PL_COUNT(parts); i++)
+        for (const char *p = parts[i] ? parts[i] : "";; p++) {
+            hash = (hash ^ (unsigned char)*p) * 0x100000001b3u;
+            if (!*p)
+                break;
+        }
+    return hash;
+}
+
 static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *err)
 {
     _cleanup_free_ char *home = pl_home_dir(err), *dir = NULL, *path = NULL, *name = NULL;
-    const char *conf = pl_env(PL_ENV_SLURM_CONF);
     _cleanup_close_ int fd = -EBADF;
-    uint64_t hash = 0xcbf29ce484222325u;
     struct stat st;
     int r;
 
     if (!home)
         return err->code ? err->code : -ENOENT;
-    for (const char *p = conf ? conf : ""; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 0x100000001b3u;
     dir = pl_path_join(home, "cache");
-    name = pl_strf("%s-%u-%016llx", what, (unsigned)uid, (unsigned long long)hash);
+    name = pl_strf("%s-%u-%016llx", what, (unsigned)uid, (unsigned long long)hash_of_cluster());
     path = dir && name ? pl_path_join(dir, name) : NULL;
     if (!path)
         return pl_error_set(err, -ENOMEM, "out of memory");

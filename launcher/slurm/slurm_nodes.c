@@ -11,6 +11,7 @@
 #include "launcher/slurm/slurm_conf.h"
 
 #include <string.h>
+#include <sys/random.h>
 
 #define CACHE_NAME "nodes"
 
@@ -28,10 +29,23 @@ static int set_text(json_t *o, const char *key, const char *text)
     return clean ? json_object_set_new(o, key, json_string(clean)) : -ENOMEM;
 }
 
-/* Adds a node's line; it is split in place. */
-static int add_line(json_t *nodes, char *line)
+/* Cuts a reason that is too long, between two characters. */
+static void shorten(char *reason)
 {
-    char *fields[5]; /* the last one, the reason, may have a '|' */
+    static const char end[] = "...";
+    size_t len = strlen(reason), cut = PL_SLURM_REASON_MAX - strlen(end);
+
+    if (len <= PL_SLURM_REASON_MAX)
+        return;
+    while (cut > 0 && ((unsigned char)reason[cut] & 0xc0) == 0x80)
+        cut--;
+    memcpy(reason + cut, end, sizeof(end));
+}
+
+/* Adds a node's record; it is split in place. */
+static int add_record(json_t *nodes, char *line)
+{
+    char *fields[5]; /* the last one, the reason, may have a '|' and line breaks */
     _cleanup_(json_decrefp) json_t *node = NULL;
     int64_t since;
     int r;
@@ -49,24 +63,44 @@ static int add_line(json_t *nodes, char *line)
         r = set_text(node, "by", fields[2]);
     if (r == 0 && pl_parse_int(fields[3], 1, INT64_MAX, &since, NULL) == 0)
         r = json_object_set_new(node, "since", json_integer(since));
+    shorten(fields[4]);
     if (r == 0)
         r = set_text(node, "reason", fields[4]);
     return r < 0 || json_object_set(nodes, fields[0], node) < 0 ? -ENOMEM : 0;
 }
 
-int pl_slurm_nodes_parse(const char *text, json_t **ret)
+/* The line that begins with the mark, at text or later; NULL = none. */
+static const char *find_record(const char *text, const char *mark)
+{
+    size_t len = strlen(mark);
+
+    while (strncmp(text, mark, len) != 0 || text[len] != '|') {
+        text = strchr(text, '\n');
+        if (!text)
+            return NULL;
+        text++;
+    }
+    return text;
+}
+
+int pl_slurm_nodes_parse(const char *text, const char *mark, json_t **ret)
 {
     _cleanup_(json_decrefp) json_t *nodes = json_object();
+    const char *record = find_record(text, mark);
 
     if (!nodes)
         return -ENOMEM;
-    while (*text) {
-        size_t len = strcspn(text, "\n");
-        _cleanup_free_ char *line = strndup(text, len);
+    while (record) {
+        const char *start = record + strlen(mark) + 1, *next = find_record(start, mark);
+        size_t len = next ? (size_t)(next - start) : strlen(start);
+        _cleanup_free_ char *copy = NULL;
 
-        if (!line || add_line(nodes, line) < 0)
+        if (len > 0 && start[len - 1] == '\n')
+            len--;
+        copy = strndup(start, len);
+        if (!copy || add_record(nodes, copy) < 0)
             return -ENOMEM;
-        text += len + (text[len] == '\n');
+        record = next;
     }
     *ret = PL_TAKE(nodes);
     return 0;
@@ -88,16 +122,32 @@ static char **environment(void)
     return list;
 }
 
+/* 32 random digits: no text that stands in Slurm already has them. */
+static int make_mark(char ret[33], struct pl_error *err)
+{
+    unsigned char bytes[16];
+
+    if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
+        return pl_error_errno(err, errno, "no random numbers");
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        snprintf(ret + 2 * i, 3, "%02x", bytes[i]);
+    return 0;
+}
+
 static int ask(json_t **ret, struct pl_error *err)
 {
-    static const char *const argv[] = {"sinfo",  "--noheader",     "--all",
-                                       "--Node", "--list-reasons", "--format=%N|%T|%u|%H|%E",
-                                       NULL};
+    char mark[33], format[80];
+    const char *const argv[] = {"sinfo",          "--noheader", "--all", "--Node",
+                                "--list-reasons", format,       NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_strv_freep) char **env = environment();
     const char *said;
-    int r = env ? pl_child_run(argv, env, PL_SLURM_NODES_MS, &child, err) : pl_error_nomem(err);
+    int r = env ? make_mark(mark, err) : pl_error_nomem(err);
 
+    if (r == 0) {
+        snprintf(format, sizeof(format), "--format=%s|%%N|%%T|%%u|%%H|%%E", mark);
+        r = pl_child_run(argv, env, PL_SLURM_NODES_MS, &child, err);
+    }
     if (r == -ETIMEDOUT)
         return pl_error_set(err, r, "the Slurm controller did not answer within %d s",
                             PL_SLURM_NODES_MS / 1000);
@@ -107,7 +157,7 @@ static int ask(json_t **ret, struct pl_error *err)
     if (child.status != 0)
         return pl_error_set(err, -EHOSTUNREACH, "%.*s", *said ? (int)strcspn(said, "\n") : 12,
                             *said ? said : "sinfo failed");
-    return pl_slurm_nodes_parse(pl_buf_str(&child.out), ret) < 0 ? pl_error_nomem(err) : 0;
+    return pl_slurm_nodes_parse(pl_buf_str(&child.out), mark, ret) < 0 ? pl_error_nomem(err) : 0;
 }
 
 /* Asks, and keeps the answer, or why there is none, in the file. */

@@ -19,8 +19,11 @@
  * key. A new reference. -ENOENT (no slurm.conf, no sinfo), -EHOSTUNREACH, -ETIMEDOUT, -ENOMEM. */
 int pl_slurm_nodes_get(json_t **ret, struct pl_error *err);
 
-/* Reads sinfo's lines, "NODE|STATE|USER|TIME|REASON". A line that is none counts as absent: the
- * rest of a reason with a line break. Public for its test. -ENOMEM. */
-int pl_slurm_nodes_parse(const char *text, json_t **ret);
+#define PL_SLURM_REASON_MAX 1024 /* bytes of a reason that are kept */
+
+/* Reads sinfo's records, "MARK|NODE|STATE|USER|TIME|REASON" and a line break. A reason may have
+ * line breaks and anything else: a record begins where a line begins with the mark, which nobody
+ * can know who writes a reason. Public for its test. -ENOMEM. */
+int pl_slurm_nodes_parse(const char *text, const char *mark, json_t **ret);
 
 #endif

@@ -142,8 +142,9 @@ submit() {
 @test "why Slurm has drained a node of a job: while it goes on, and after it has failed" {
     CODE=3 submit --grid a=1 -N 2 "$WORK/train"
     soon running 'd["ranks"][1]["state"]' show "$SWEEP"
-    local node line
+    local node other line reason
     node=$(told 'd["ranks"][1]["node"]' show "$SWEEP")
+    other=$(told 'd["ranks"][0]["node"]' show "$SWEEP")
     [ "$(told '"node_reasons" in d' show "$SWEEP")" = False ]
     line="! $node is draining: health check: GPU 3 | ECC ($(id -un), $(date +%Y-%m-%d)"
     scontrol update nodename="$node" state=drain reason='health check: GPU 3 | ECC'
@@ -152,6 +153,18 @@ submit() {
     [[ $output == *"$line"* && -z $stderr ]]
     [ "$(told '[(n["node"], n["reason"], n["by"]) for n in d["node_reasons"]]' show "$SWEEP")" = \
         "[('$node', 'health check: GPU 3 | ECC', '$(id -un)')]" ]
+    # Whoever gives a reason speaks for no other node, and to no terminal.
+    for reason in $'bad\n'"$other|drained|root|1800000000|forged"$'\n' $'\e[2J\r\xff\xc3\a\u202e' \
+        "$(printf '%0120000d' 1)"; do
+        scontrol update nodename="$node" state=drain reason="$reason"
+        rm "$PLUME_HOME"/cache/nodes-*
+        run -0 --separate-stderr as_user plstat show "$SWEEP"
+        [ "$(grep -c '^!' <<<"$output")" = 1 ]
+        [[ $output == *"! $node is draining: "* && -z $stderr ]]
+        [[ $output != *[$'\x01'-$'\x08\x0b'-$'\x1f\x7f']* ]]
+        [ "$(told '[n["node"] for n in d["node_reasons"]]' show "$SWEEP")" = "['$node']" ]
+    done
+    scontrol update nodename="$node" state=drain reason='health check: GPU 3 | ECC'
     touch "$GO"
     job_wait "$JOB"
     rm "$PLUME_HOME"/cache/nodes-*

@@ -13,17 +13,28 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-/* The document of these lines as text with sorted keys. */
+/* What sinfo says, with the mark "M|" where a line has "@". Freed by the caller. */
+static char *marked(const char *lines)
+{
+    struct pl_buf text = {0};
+
+    for (const char *p = lines; *p; p++)
+        assert_int_equal(*p == '@' ? pl_buf_adds(&text, "M|") : pl_buf_addc(&text, *p), 0);
+    return text.len ? pl_buf_take(&text) : strdup("");
+}
+
+/* The document of these records as text with sorted keys. */
 static void assert_nodes(const char *lines, const char *want)
 {
     _cleanup_(json_decrefp) json_t *nodes = NULL;
-    _cleanup_free_ char *text = NULL;
+    _cleanup_free_ char *said = marked(lines), *text = NULL;
 
-    assert_int_equal(pl_slurm_nodes_parse(lines, &nodes), 0);
+    assert_int_equal(pl_slurm_nodes_parse(said, "M", &nodes), 0);
     text = json_dumps(nodes, JSON_COMPACT | JSON_SORT_KEYS);
     assert_string_equal(text, want);
 }
@@ -31,23 +42,52 @@ static void assert_nodes(const char *lines, const char *want)
 static void test_lines(void **state)
 {
     assert_nodes("", "{}");
-    assert_nodes("n1|draining|root|1700000000|bad GPU\n",
+    assert_nodes("@n1|draining|root|1700000000|bad GPU\n",
                  "{\"n1\":{\"by\":\"root\",\"reason\":\"bad GPU\",\"since\":1700000000,"
                  "\"state\":\"draining\"}}");
     /* A '|' and blanks in the reason; a node of two partitions; no newline at the end. */
     assert_nodes(
-        "n1|drained|slurm|5| a|b |\nn1|drained|slurm|5| a|b |",
+        "@n1|drained|slurm|5| a|b |\n@n1|drained|slurm|5| a|b |",
         "{\"n1\":{\"by\":\"slurm\",\"reason\":\" a|b |\",\"since\":5,\"state\":\"drained\"}}");
     /* What is not known has no key. */
-    assert_nodes("n1|down*|Unknown|Unknown|none\nn2|fail|none|N/A|\n",
+    assert_nodes("@n1|down*|Unknown|Unknown|none\n@n2|fail|none|N/A|\n",
                  "{\"n1\":{\"state\":\"down*\"},\"n2\":{\"state\":\"fail\"}}");
-    /* No lines of nodes. */
-    assert_nodes("\n|\nn1\nn2|\nn3|down|root|1\n|down|root|1|x\nn4||root|1|x\n\xff|down|root|1|x\n"
-                 "rest of a reason\n",
+    /* No records of nodes. */
+    assert_nodes("\n|\nn1\nn3|down|root|1|x\n@\n@|\n@n1\n@n2|\n@n3|down|root|1\n@|down|root|1|x\n"
+                 "@n4||root|1|x\n@\xff|down|root|1|x\nM\nM",
                  "{}");
-    assert_nodes("n1|down|ro\xffot|-3|\xc3\xa4\xff\n",
+    assert_nodes("@n1|down|ro\xffot|-3|\xc3\xa4\xff\n",
                  "{\"n1\":{\"by\":\"ro\xef\xbf\xbdot\",\"reason\":\"\xc3\xa4\xef\xbf\xbd\","
                  "\"state\":\"down\"}}");
+}
+
+/* Whoever drains a node chooses the reason, and must not speak for other nodes. */
+static void test_reason_that_forges_a_line(void **state)
+{
+    assert_nodes("@n1|drained|bob|5|bad\nn2|drained|root|6|forged\n\nmore M|n3|down|root|6|x\n"
+                 "@n4|down|slurm|7|own\n",
+                 "{\"n1\":{\"by\":\"bob\",\"reason\":\"bad\\nn2|drained|root|6|forged\\n\\nmore "
+                 "M|n3|down|root|6|x\",\"since\":5,\"state\":\"drained\"},"
+                 "\"n4\":{\"by\":\"slurm\",\"reason\":\"own\",\"since\":7,\"state\":\"down\"}}");
+    assert_nodes("n2|drained|root|6|before\n@n1|drained|bob|5|\x1b[31m\r\tred\n",
+                 "{\"n1\":{\"by\":\"bob\",\"reason\":\"\\u001B[31m\\r\\tred\",\"since\":5,"
+                 "\"state\":\"drained\"}}");
+}
+
+/* A megabyte of a reason is cut, and never within a character. */
+static void test_reason_that_is_long(void **state)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+    _cleanup_(json_decrefp) json_t *nodes = NULL;
+    const char *reason;
+
+    pl_buf_adds(&text, "M|n1|down|root|5|");
+    for (size_t i = 0; i < 500000; i++)
+        pl_buf_adds(&text, "\xc3\xa4");
+    assert_int_equal(pl_slurm_nodes_parse(pl_buf_str(&text), "M", &nodes), 0);
+    reason = pl_json_string(json_object_get(nodes, "n1"), "reason");
+    assert_int_equal(strlen(reason), PL_SLURM_REASON_MAX - 1);
+    assert_string_equal(reason + PL_SLURM_REASON_MAX - 6, "\xc3\xa4...");
 }
 
 /* ---- of a trial ---- */
@@ -58,11 +98,11 @@ static json_t *reasons(double base)
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     json_t *nodes = NULL;
 
-    pl_buf_addf(&text, "n1|draining|root|%.0f|GPU 3\nn2|down*|slurm|%.0f|Not responding\n",
+    pl_buf_addf(&text, "M|n1|draining|root|%.0f|GPU 3\nM|n2|down*|slurm|%.0f|Not responding\n",
                 base + 100, base + 200);
-    pl_buf_addf(&text, "n3|drained|root|%.0f|long ago\nn9|drained|root|%.0f|of nobody\n",
+    pl_buf_addf(&text, "M|n3|drained|root|%.0f|long ago\nM|n9|drained|root|%.0f|of nobody\n",
                 base - 90000, base + 100);
-    assert_int_equal(pl_slurm_nodes_parse(pl_buf_str(&text), &nodes), 0);
+    assert_int_equal(pl_slurm_nodes_parse(pl_buf_str(&text), "M", &nodes), 0);
     return nodes;
 }
 
@@ -122,6 +162,34 @@ static void test_words(void **state)
     assert_string_equal(pl_buf_str(&text), "n2 is down*: no reason is given");
 }
 
+/* The same slurm.conf leads to every cluster that SLURM_CLUSTERS names. */
+static void test_file_of_each_cluster(void **state)
+{
+    static const char *const places[][2] = {
+        {"/a", NULL}, {"/a", "b"}, {"/ab", NULL}, {NULL, "/ab"}};
+    char home[] = "/tmp/test-slurm_nodes-XXXXXX";
+    struct stat st;
+
+    assert_non_null(mkdtemp(home));
+    setenv("PLUME_HOME", home, 1);
+    for (size_t i = 0; i < 2 * PL_COUNT(places); i++) {
+        const char *const *place = places[i % PL_COUNT(places)];
+        int fd;
+
+        place[0] ? setenv("SLURM_CONF", place[0], 1) : unsetenv("SLURM_CONF");
+        place[1] ? setenv("SLURM_CLUSTERS", place[1], 1) : unsetenv("SLURM_CLUSTERS");
+        fd = pl_slurm_cache_open("test", geteuid());
+        assert_true(fd >= 0);
+        assert_int_equal(fstat(fd, &st), 0);
+        assert_int_equal(st.st_size, i < PL_COUNT(places) ? 0 : i % PL_COUNT(places) + 1);
+        assert_int_equal(ftruncate(fd, (off_t)(i % PL_COUNT(places) + 1)), 0);
+        close(fd);
+    }
+    unsetenv("SLURM_CONF");
+    unsetenv("SLURM_CLUSTERS");
+    assert_int_equal(pl_remove_tree(AT_FDCWD, home), 0);
+}
+
 /* A plstat that its user has stopped may have the lock: the others ask Slurm without the file. */
 static void test_lock_of_somebody_who_is_stopped(void **state)
 {
@@ -149,8 +217,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_reason_that_forges_a_line),
+        cmocka_unit_test(test_reason_that_is_long),
         cmocka_unit_test(test_of_a_trial),
         cmocka_unit_test(test_words),
+        cmocka_unit_test(test_file_of_each_cluster),
         cmocka_unit_test(test_lock_of_somebody_who_is_stopped),
     };
 
