@@ -216,7 +216,7 @@ def test_join_with_other_key(step):
     r = step.keep(d.rank("starter", 1))
     assert "PLUME_KEY_FILE" in r.expect("refused")["text"]
     r0 = step.keep(hub.rank("starter", 0))
-    assert "missing, by index: 1" in r0.expect("refused")["text"]
+    assert "(missing: n1)" in r0.expect("refused")["text"]
     assert "refused a peer" not in hub.said()  # the node knew by the banner, and said nothing
 
 
@@ -301,7 +301,7 @@ def test_launch_limit_names_missing(step):
     daemons = [step.start(0), step.start(2)]
     for d, rank in zip(daemons, (0, 2)):
         text = step.keep(d.rank("starter", rank)).expect("refused")["text"]
-        assert "missing, by index: 1)" in text, text
+        assert "(missing: n1)" in text, text
     for thing in step.things:
         thing.close()
     step.things = []
@@ -309,7 +309,21 @@ def test_launch_limit_names_missing(step):
         d.wait()
     result = step.result()
     equal((result["state"], result["cause"]["kind"]), ("failed", "launch"))
-    assert "by index): 1" in result["cause"]["text"]
+    equal((result["cause"]["node"], result["cause"]["text"].split(": ")[1]), ("n1", "n1"))
+
+
+def test_launch_limit_without_names(step):
+    """A list of nodes that is not the step's names nobody wrongly."""
+    step.nodes = 3
+    step.use_hub_port()
+    step.env["PLUME_LAUNCH_TIMEOUT"] = str(harness.SLOW)
+    d = step.start(0, SLURM_STEP_NODELIST="n[0-1]")
+    r = step.keep(d.rank("starter", 0))
+    assert "(missing: node 1 of 0-2, node 2 of 0-2)" in r.expect("refused")["text"]
+    r.close()
+    step.things = []
+    d.wait()
+    assert "node" not in step.result()["cause"]
 
 
 def test_launch_limit_without_hub(step):

@@ -367,7 +367,7 @@ SH
     rc_is other 1
     checked other
     [ "$(result other 'd["cause"]["kind"]')" = launch ]
-    grep 'missing, by index: 1' other.err
+    grep "missing: $(result other 'd["cause"]["node"]'))" other.err
     rc_is first 1
     grep 'found no hub on the step.s first node' first.err
 }

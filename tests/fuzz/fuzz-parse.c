@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Values that people and Slurm write: each parser sees each text. */
+#include "common/base/hostlist.h"
 #include "common/base/metric_rule.h"
 #include "common/base/parse.h"
 #include "tests/fuzz/fuzz.h"
@@ -13,6 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t u;
     uint16_t lo, hi;
     unsigned n;
+    char *host = NULL;
 
     if (pl_parse_int(s, -5, 1000, &i, &err) == 0)
         FUZZ_CHECK(i >= -5 && i <= 1000);
@@ -24,6 +26,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(lo >= 1 && lo <= hi);
     pl_parse_tasks_per_node(s, 0, &n, &err);
     pl_parse_tasks_per_node(s, 1000000, &n, &err);
+    for (n = 0; n < 8 && pl_hostlist_nth(s, n, &host) == 0; n++) {
+        FUZZ_CHECK(*host && !strpbrk(host, "[],"));
+        free(host);
+    }
+    if (pl_hostlist_nth(s, UINT32_MAX, &host) == 0)
+        free(host);
     pl_name_valid(s, strlen(s));
     pl_metric_rule_check(s, NULL);
     free(s);

@@ -487,22 +487,18 @@ void pl_hub_hung(struct pl_hub *hub, json_t *cause, int64_t rank)
 
 static void launch_failed(struct pl_hub *hub)
 {
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    unsigned missing = 0;
-    json_t *cause;
+    _cleanup_(pl_buf_finish) struct pl_buf missing = {0};
+    _cleanup_free_ char *first = NULL;
+    unsigned n = pl_hub_missing(hub, &missing, &first);
+    json_t *cause = json_pack("{s:s, s:s+}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text",
+                              "no word from these nodes of the step: ", pl_buf_str(&missing));
 
-    for (unsigned i = 0; i < hub->step->nnodes; i++)
-        if ((!hub->nodes[i].joined || hub->nodes[i].lost) && missing++ < 8)
-            pl_buf_addf(&text, "%s%u", missing > 1 ? ", " : "", i);
-    cause = json_pack("{s:s, s:s+}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text",
-                      "no word from these nodes of the step (by index): ", pl_buf_str(&text));
-    if (cause && hub->nodes[0].name)
-        json_object_set_new(cause, "node", json_string(hub->nodes[0].name));
-    pl_log_error("net", "%u of %u nodes did not join: %s", missing, hub->step->nnodes,
-                 pl_buf_str(&text));
-    refuse_launch(
-        hub, cause,
-        pl_strf("not all nodes of the step came up (missing, by index: %s)", pl_buf_str(&text)));
+    if (cause && first)
+        json_object_set_new(cause, "node", json_string(first));
+    pl_log_error("net", "%u of %u nodes did not join: %s", n, hub->step->nnodes,
+                 pl_buf_str(&missing));
+    refuse_launch(hub, cause,
+                  pl_strf("not all nodes of the step came up (missing: %s)", pl_buf_str(&missing)));
 }
 
 void pl_hub_on_launch_limit(void *ctx)

@@ -194,6 +194,9 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id);
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
 /* Instead of its daemon: it cannot serve the step. */
 void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text);
+/* Appends the names of the nodes that have not come, or are lost: some of them, and how many more.
+ * *ret_first: the first one's, NULL = not known; caller frees. Returns their number. */
+unsigned pl_hub_missing(const struct pl_hub *hub, struct pl_buf *ret, char **ret_first);
 /* Ranks hang, and are to be ended: the cause (consumed), and the rank that it names, -1 = none. */
 void pl_hub_hung(struct pl_hub *hub, json_t *cause, int64_t rank);
 void pl_hub_on_launch_limit(void *hub);
