@@ -193,14 +193,32 @@ static int find_daemon(char *ret, size_t size, struct pl_error *err)
     return 0;
 }
 
+/* In a heterogeneous job SLURM_JOB_ID is that of the whole job, and the plugin names the socket by
+ * the job of the component. */
+static bool is_socket_of_component(const char *socket, const char *step)
+{
+    const char *job;
+
+    for (unsigned i = 0;; i++) {
+        char name[48];
+
+        snprintf(name, sizeof(name), "SLURM_JOB_ID_HET_GROUP_%u", i);
+        job = pl_env_named(name);
+        if (!job || pl_rank_socket_is_of(socket, job, step))
+            return job != NULL;
+    }
+}
+
 /* True in a rank of this very step: the plugin has made it one, or another plrun. The variables of
  * a rank may also come from another step, whose rank started ours or submitted our job. */
 static bool is_rank(void)
 {
+    const char *socket = pl_env(PL_ENV_PLUME_SOCKET);
     struct pl_slurm_step step;
 
     return pl_env(PL_ENV_PLUME_RUNTIME) && pl_slurm_step_from_env(&step, true, NULL) == 0 &&
-           pl_rank_socket_is_of(pl_env(PL_ENV_PLUME_SOCKET), step.id.job, step.id.step);
+           (pl_rank_socket_is_of(socket, step.id.job, step.id.step) ||
+            is_socket_of_component(socket, step.id.step));
 }
 
 /* This process is no rank of its step: the variables are of a rank that has started the step. */

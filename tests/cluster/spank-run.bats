@@ -80,6 +80,10 @@ TXT
     run -0 --separate-stderr as_user srun -Q --plume -N2 -n4 plrun -- bash -c \
         'echo $RANK $WORLD_SIZE $PLUME_RUNTIME'
     [ "$(sort <<<"$output")" = "$(printf '%s 4 plugin\n' 0 1 2 3)" ]
+    # The second component has a job number of its own, which SLURM_JOB_ID does not tell.
+    run -0 --separate-stderr as_user salloc -Q -N1 -n1 : -N1 -n2 srun -Q --plume --het-group=1 \
+        plrun -- bash -c 'echo $RANK $WORLD_SIZE $PLUME_RUNTIME'
+    [ "$(sort <<<"$output")" = "$(printf '%s 2 plugin\n' 0 1)" ]
 }
 
 @test "stdout, stderr and the rank files hold exactly the output" {
