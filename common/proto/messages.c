@@ -91,6 +91,7 @@ static const struct message table[PL_MSG_N_TYPES] = {
                                offsetof(struct pl_msg, owner_failed.error)}}},
     [PL_MSG_OWNER_BEAT] = {PL_WIRE_DAEMON_TO_OWNER, "beat", {{0}}},
     [PL_MSG_OWNER_BUSY] = {PL_WIRE_DAEMON_TO_OWNER, "busy", {{0}}},
+    [PL_MSG_OWNER_VERDICT] = {PL_WIRE_DAEMON_TO_OWNER, "verdict", {MUST(owner_verdict, code)}},
 
     [PL_MSG_BANNER] = {PL_WIRE_GREETING,
                        NULL,

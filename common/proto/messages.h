@@ -51,6 +51,7 @@ enum pl_msg_type {
     PL_MSG_OWNER_FAILED,
     PL_MSG_OWNER_BEAT,
     PL_MSG_OWNER_BUSY,
+    PL_MSG_OWNER_VERDICT,
 
     PL_MSG_BANNER, /* has no "type" */
     PL_MSG_HELLO,
@@ -145,7 +146,7 @@ struct pl_msg {
         } rank_signal;
         struct pl_msg_rank_verdict {
             int64_t code;
-        } rank_verdict;
+        } rank_verdict, owner_verdict;
 
         struct pl_msg_owner_ready {
             int64_t pid;

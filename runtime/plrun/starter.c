@@ -354,6 +354,8 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         r = 128 + s.early_signal;
     pl_rank_link_close(&s.link);
     pl_starter_end_daemon(&s, r < 0);
+    if (r == 0)
+        r = s.step_code;
     if (s.daemon > 0) /* a killed daemon leaves its socket */
         unlink(path);
     return r;

@@ -161,35 +161,47 @@ bool pl_starter_is_silent(unsigned *quiet_s, int poll_result)
     return *quiet_s * 1000ull > pl_env_ms(PL_ENV_PLUME_SILENCE);
 }
 
-void pl_starter_end_daemon(struct pl_starter *s, bool failed)
+/* Reads the daemon's lines up to its end. failed: it has been told to leave, and gets a limit. */
+static void follow_daemon(struct pl_starter *s, bool failed)
 {
     uint64_t limit = pl_now_ns() + PL_DAEMON_LEAVE_MS * 1000000ull;
-    struct pollfd p = {.fd = s->control_fd, .events = POLLIN};
-    _cleanup_close_ int pidfd = -EBADF;
-    char beats[4096];
+    struct pl_rank_link control = PL_RANK_LINK_INIT;
     unsigned quiet_s = 0;
+
+    control.fd = s->control_fd;
+    while (!failed || pl_now_ns() < limit) {
+        _cleanup_free_ char *line = NULL;
+        int r = pl_rank_link_recv(&control, s->daemon_ended ? 0 : 1000, &line, NULL);
+        int64_t code;
+
+        if (r == -ENOMEM && !s->daemon_ended) /* a moment without memory is borne */
+            poll(NULL, 0, 10);
+        else if (r < 0 && (r != -ETIMEDOUT || s->daemon_ended))
+            break;
+        if (r == 0 && pl_mini_is(line, "verdict") && pl_mini_get_int(line, "code", &code) == 0)
+            s->step_code = (int)code;
+        if (r != -ENOMEM && pl_starter_is_silent(&quiet_s, r == 0))
+            kill(s->daemon, SIGKILL);
+    }
+    pl_buf_finish(&control.in);
+}
+
+void pl_starter_end_daemon(struct pl_starter *s, bool failed)
+{
+    struct pollfd p = {.events = POLLIN};
+    _cleanup_close_ int pidfd = -EBADF;
 
     if (s->daemon <= 0)
         return;
     if (failed)
         shutdown(s->control_fd, SHUT_WR);
-    while (!s->daemon_ended && (!failed || pl_now_ns() < limit)) {
-        ssize_t n = 1;
-        int ready = poll(&p, 1, 1000);
-
-        if (ready > 0)
-            n = recv(s->control_fd, beats, sizeof(beats), MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            break;
-        if (pl_starter_is_silent(&quiet_s, ready))
-            kill(s->daemon, SIGKILL);
-    }
+    follow_daemon(s, failed);
     if (!s->daemon_ended) /* its socket is closed: it is about to end */
         pidfd = (int)syscall(SYS_pidfd_open, s->daemon, 0);
     for (int i = 0; !s->daemon_ended && waitpid(s->daemon, NULL, WNOHANG) == 0; i++) {
         if (i == 400)
             kill(s->daemon, SIGKILL);
-        p = (struct pollfd){.fd = pidfd, .events = POLLIN};
+        p.fd = pidfd;
         poll(&p, 1, 5); /* an old kernel has no such descriptor, and sleeps */
     }
     s->daemon_ended = true;

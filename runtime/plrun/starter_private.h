@@ -24,6 +24,7 @@ struct pl_starter {
     bool unheard;             /* the daemon has given no verdict */
     struct pl_term_look look; /* how the rank takes SIGTERM */
     int status, code;
+    int step_code; /* of a step that failed without a rank's fault, as the daemon told last; 0 */
 };
 
 /* Before the daemon is started: of a plrun that dies without a word it only knows that its rank has

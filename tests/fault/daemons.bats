@@ -377,13 +377,16 @@ SH
     cat >never <<'SH'
 #!/bin/bash
 [ "$SLURM_PROCID" != 1 ] || exit 0
-exec plrun -- sleep 300
+exec plrun -- "$@"
 SH
     chmod +x never
-    step two -N2 -n3 --distribution=block ./never &
-    step one -N1 -n2 ./never &
+    step two -N2 -n3 --distribution=block ./never sleep 300 &
+    step one -N1 -n2 ./never sleep 300 &
+    # No rank is left to fail the step.
+    step well -N1 -n2 ./never true &
+    step far -N2 -n3 --distribution=block ./never true &
     wait
-    for name in two one; do
+    for name in two one well far; do
         rc_is "$name" 1
         checked "$name"
         [ "$(result "$name" '(d["cause"]["kind"], d["cause"]["rank"])')" = "('launch', 1)" ]

@@ -109,6 +109,7 @@ static const struct {
     {PL_MSG_NODE_PROBED_ITEM,
      "{\"rank\":0,\"state\":\"busy\",\"doing\":\"in hook on_fit_end\",\"collectives\":7,"
      "\"cpu_ms\":1200,\"silent_s\":3,\"hook\":\"on_fit_end\"}"},
+    {PL_MSG_OWNER_VERDICT, "{\"type\":\"verdict\",\"code\":1}"},
 };
 
 static json_t *parse(const char *line)

@@ -33,6 +33,15 @@ static unsigned leave_ms(void)
 
 /* ---- messages ---- */
 
+/* The step has failed, and no rank gives its code; those of its ranks that ended well may have left
+ * with their verdict. The first node's daemon is the last one, and its owner waits for it. */
+static void send_last_code(const struct pl_daemon *d)
+{
+    if (!d->step.plugin && d->step.node_id == 0 && d->code_of_ended)
+        pl_daemon_tell_owner(d, &(struct pl_msg){.type = PL_MSG_OWNER_VERDICT,
+                                                 .owner_verdict.code = d->code_of_ended});
+}
+
 void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
 {
     unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
@@ -212,6 +221,7 @@ static void finish(struct pl_daemon *d)
         return;
     d->finished = true;
     pl_daemon_send_verdicts(d);
+    send_last_code(d);
     pl_daemon_close_ranks(d);
     pl_daemon_gpu_close(d);
     pl_daemon_lifeline_close(d);
@@ -237,16 +247,6 @@ void pl_daemon_release(struct pl_daemon *d)
 
 /* ---- the owner ---- */
 
-/* Our own tasks have ended, others have not: slurmstepd must leave us alone. */
-static void send_busy(struct pl_daemon *d)
-{
-    _cleanup_(json_decrefp) json_t *busy = pl_msg_new(&(struct pl_msg){.type = PL_MSG_OWNER_BUSY});
-    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
-
-    if (pl_json_dump_line(busy, &line) == 0)
-        pl_send_fds(d->control_fd, line.data, line.len, NULL, 0);
-}
-
 /* The hub of a step of several nodes stays for the others: slurmstepd does not wait for it then. */
 static void on_busy_due(uv_timer_t *timer)
 {
@@ -258,7 +258,8 @@ static void on_busy_due(uv_timer_t *timer)
         d->busy_waits++ < BUSY_WAITS) /* no other node runs: the hub is about to end */
         uv_timer_start(timer, on_busy_due, BUSY_AFTER_MS, 0);
     else
-        send_busy(d);
+        /* Our own tasks have ended, others have not: slurmstepd must leave us alone. */
+        pl_daemon_tell_owner(d, &(struct pl_msg){.type = PL_MSG_OWNER_BUSY});
 }
 
 static void owner_gone(struct pl_daemon *d)

@@ -196,6 +196,8 @@ struct pl_rank *pl_daemon_find_rank(struct pl_daemon *d, unsigned rank);
 void pl_daemon_send_world(struct pl_daemon *d);
 void pl_daemon_refuse_all(struct pl_daemon *d);
 void pl_daemon_send_verdicts(struct pl_daemon *d);
+/* To the control socket; one that is closed, or full, is no error. */
+void pl_daemon_tell_owner(const struct pl_daemon *d, const struct pl_msg *m);
 /* Shows the guards of ranks, and our owner, that the daemon lives. */
 void pl_daemon_beat(struct pl_daemon *d);
 void pl_rank_signal(struct pl_rank *rank, int signal);

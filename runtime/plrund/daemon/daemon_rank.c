@@ -7,9 +7,11 @@
 #include "common/proto/rank/rank_link.h"
 #include "runtime/plrund/daemon/daemon.h"
 
+#include <linux/sockios.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -111,19 +113,27 @@ void pl_daemon_send_verdicts(struct pl_daemon *d)
     }
 }
 
+void pl_daemon_tell_owner(const struct pl_daemon *d, const struct pl_msg *m)
+{
+    _cleanup_(json_decrefp) json_t *message = pl_msg_new(m);
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+
+    if (pl_json_dump_line(message, &line) == 0)
+        pl_send_fds(d->control_fd, line.data, line.len, NULL, 0);
+}
+
 void pl_daemon_beat(struct pl_daemon *d)
 {
     _cleanup_(json_decrefp) json_t *beat = pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_BEAT});
-    _cleanup_(json_decrefp) json_t *to_owner =
-        pl_msg_new(&(struct pl_msg){.type = PL_MSG_OWNER_BEAT});
-    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    int unread = 0;
 
     for (unsigned i = 0; i < d->n_present; i++)
         if (d->ranks[i].guarded && d->ranks[i].world_sent)
             pl_rank_conn_send(d->ranks[i].starter, beat);
-    /* The owner reads once its own rank has ended. */
-    if (!d->step.plugin && !d->owner_gone && pl_json_dump_line(to_owner, &line) == 0)
-        send(d->control_fd, line.data, line.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    /* The owner reads once its own rank has ended: one beat waits for it, and leaves room for what
+     * follows. */
+    if (!d->step.plugin && ioctl(d->control_fd, SIOCOUTQ, &unread) == 0 && unread == 0)
+        pl_daemon_tell_owner(d, &(struct pl_msg){.type = PL_MSG_OWNER_BEAT});
 }
 
 /* ---- messages of ranks ---- */
