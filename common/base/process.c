@@ -79,6 +79,13 @@ bool pl_process_may_survive(pid_t pid, int sig)
     return mask >> (sig - 1) & 1;
 }
 
+bool pl_process_saves(pid_t pid)
+{
+    struct pl_process_stat stat;
+
+    return pl_process_stat(pid, &stat) == 0 && strcmp(stat.name, PL_PROCESS_SAVES) == 0;
+}
+
 pid_t pl_process_of_pidfd(int pidfd)
 {
     char path[40], text[512];

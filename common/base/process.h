@@ -59,6 +59,11 @@ int pl_process_kill(const struct pl_process *process);
  * counts. 0 or -errno. */
 int pl_process_order(int fd, pid_t pid, int sig);
 
+/* The name that the process over a rank's program has (PR_SET_NAME) while PLUME_SAVE_COMMAND runs,
+ * which has a limit of its own; and whether the process has it. */
+#define PL_PROCESS_SAVES "plume-saves"
+bool pl_process_saves(pid_t pid);
+
 /* si_code: of the siginfo_t of the signal. */
 bool pl_process_is_order(int si_code);
 

@@ -7,6 +7,7 @@
 /* Defaults of variables, in seconds. env_table.h makes text of them: plain numbers only. */
 #define PL_KILL_GRACE_S 5       /* PLUME_KILL_GRACE */
 #define PL_SAVE_GRACE_S 60      /* PLUME_SAVE_GRACE */
+#define PL_SAVE_END_MS 4000     /* after it: the command, which gets SIGKILL last, has ended */
 #define PL_LAUNCH_TIMEOUT_S 120 /* PLUME_LAUNCH_TIMEOUT */
 #define PL_LEAVE_LIMIT_S 10     /* PLUME_LEAVE_LIMIT */
 #define PL_HANG_LIMIT_S 10      /* PLUME_HANG_LIMIT */

@@ -17,6 +17,7 @@
 
 struct saver {
     const char *command;
+    char name[16];       /* of this process, while no command runs */
     pid_t program, save; /* save: process group of the command; 0: none runs */
     sigset_t mask, old_mask;
     uint64_t limit_ns; /* of the command; its next signal is due then */
@@ -70,6 +71,7 @@ static void start_command(struct saver *s, int signal)
     }
     setpgid(pid, pid); /* whoever is first */
     s->save = pid;
+    prctl(PR_SET_NAME, PL_PROCESS_SAVES);
     s->limit_ns = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_SAVE_GRACE) * 1000000ull;
     s->next_signal = SIGTERM;
 }
@@ -79,6 +81,7 @@ static void command_ended(struct saver *s, int status)
     kill(-s->save,
          SIGKILL); /* what it has left in its group; a checkpoint is whole, or it is not */
     s->save = 0;
+    prctl(PR_SET_NAME, s->name);
     if (status == 0)
         s->saved_ns = pl_now_ns();
     else if (WIFSIGNALED(status))
@@ -206,6 +209,7 @@ int pl_saver_run(const char *command, char *const *argv, pl_saver_exec_f exec)
     struct saver s = {.command = command};
     pid_t parent = getpid();
 
+    prctl(PR_GET_NAME, s.name);
     unsetenv("PLUME_SAVE_COMMAND"); /* a step of the program's own has other ranks */
     sigemptyset(&s.mask);
     for (size_t i = 0; i < PL_COUNT(taken); i++)

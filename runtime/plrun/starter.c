@@ -259,6 +259,7 @@ static bool on_link(struct pl_starter *s)
 static void watch(struct pl_starter *s)
 {
     uint64_t gone_ns = 0, grace_ns = pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
+    uint64_t save_ns = (pl_env_ms(PL_ENV_PLUME_SAVE_GRACE) + (uint64_t)PL_SAVE_END_MS) * 1000000u;
     unsigned quiet_s = 0, quiet_ms = 0; /* counted: a suspended job is not silent */
     bool verdict = false;
 
@@ -289,7 +290,8 @@ static void watch(struct pl_starter *s)
             on_daemon_lost(s, "does not answer");
             return;
         }
-        if (gone_ns && !s->ended && pl_now_ns() - gone_ns > grace_ns)
+        if (gone_ns && !s->ended && pl_now_ns() - gone_ns > grace_ns &&
+            (pl_now_ns() - gone_ns > save_ns || !pl_process_saves(s->child)))
             kill(s->child, SIGKILL);
     }
 }

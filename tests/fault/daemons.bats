@@ -142,12 +142,13 @@ ended_badly() {
     run ! has_result hub
 }
 
-# plugin_daemon JOB NODE-INDEX: the plrund that the plugin has started there.
-plugin_daemon() {
-    local pid
+# daemon_of JOB NODE-INDEX: the plrund there, whoever has started it; for root.
+daemon_of() {
+    local pid env
     for pid in $(pgrep -x plrund); do
-        if [[ $(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" |
-            grep -cx "PLUME_NODE_ID=$2\|PLUME_JOB_ID=$1") == 2 ]]; then
+        env=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ") || continue
+        if grep -qx "SLURM_NODEID=$2\|PLUME_NODE_ID=$2" <<<"$env" &&
+            grep -qx "SLURM_JOB_ID=$1\|PLUME_JOB_ID=$1" <<<"$env"; then
             echo "$pid"
             return
         fi
@@ -162,7 +163,7 @@ plugin_daemon() {
         ranks "$signal" plugin -J "$signal" -N2 --ntasks-per-node=2 -- bash -c "$STAY" &
         wait_for 30 at_least 4 "at.$signal.*"
         job=$(squeue -h -n "$signal" -o %A)
-        kill "-$signal" "$(plugin_daemon "$job" 1)"
+        kill "-$signal" "$(daemon_of "$job" 1)"
     done
     wait
     ended_badly KILL STOP
@@ -414,4 +415,43 @@ SH
         [ "$(result "$name" 'd["cause"]["kind"]')" = launch ]
     done
     checked other
+}
+
+# saving NAME WAY: two ranks, of which rank 1 runs its save command at Slurm's USR1 until `go` is there.
+saving() {
+    # shellcheck disable=SC2016 # for the save command's shell
+    PLUME_SAVE_COMMAND='[ $RANK = 1 ] || exit 0; : >saving.$SLURM_JOB_NAME
+        until [ -e go ]; do sleep 0.05; done; : >saved.$SLURM_JOB_NAME' \
+        ranks "$1" "$2" -J "$1" -N2 -n2 -- plrun -- bash -c \
+        'trap "" USR1; trap ": >ordered.$SLURM_JOB_NAME.$RANK" TERM; : >at.$SLURM_JOB_NAME.$RANK
+        while :; do sleep 0.05; done'
+}
+
+@test "a rank that saves has the time for that, though its daemon is killed, or the hub" {
+    need_root # to tell the daemons apart
+    export PLUME_KILL_GRACE=0.3
+    saving by_plrun plrun &
+    saving by_plugin plugin &
+    saving lost_hub plrun &
+    for name in by_plrun by_plugin lost_hub; do
+        wait_for 30 count_is 2 "at.$name."{0,1}
+        job=$(squeue -h -n "$name" -o %A)
+        scancel -s USR1 "$job.0"
+        wait_for 30 test -e "saving.$name"
+        node=1
+        [ "$name" != lost_hub ] || node=0
+        kill -KILL "$(daemon_of "$job" "$node")"
+        wait_for 30 test -e "ordered.$name.1" # its grace has begun
+    done
+    begun=$(now_ms)
+    grace_is_over() { (($(now_ms) - begun > 1000)); }
+    wait_for 20 grace_is_over
+    : >go
+    wait
+    for name in by_plrun by_plugin lost_hub; do
+        [ -e "saved.$name" ]
+        ended_badly "$name"
+        [ "$name" = lost_hub ] ||
+            [ "$(result "$name" 'd["cause"]["kind"], d["cause"]["process"]')" = "('runtime', 'plrund')" ]
+    done
 }

@@ -61,7 +61,7 @@ void pl_daemon_on_hub_lost(struct pl_daemon *d, const char *text)
     pl_daemon_refuse_all(d);
     if (d->n_present < d->step.local_ntasks) /* to refuse the ranks that have not come yet, too */
         pl_limit_start(&d->leave_limit, leave_ms() + grace_ms);
-    pl_daemon_end_ranks(d, grace_ms, fail_rank);
+    pl_daemon_end_ranks_alone(d, fail_rank);
     pl_daemon_send_verdicts(d);
     settle(d);
 }
@@ -272,7 +272,7 @@ static void owner_gone(struct pl_daemon *d)
         if (!d->ranks[i].ended && (d->step.plugin || !d->ranks[i].starter))
             pl_rank_starter_gone(&d->ranks[i]);
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
-        pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE), -1);
+        pl_daemon_end_ranks_alone(d, -1);
     settle(d);
     if (d->step.plugin && d->held) /* the hub may finish on the bye that settle() sent */
         uv_timer_start(&d->busy_timer, on_busy_due, BUSY_AFTER_MS, 0);

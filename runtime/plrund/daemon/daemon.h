@@ -107,9 +107,10 @@ struct pl_daemon {
     struct pl_uplink *uplink;
     json_t *world; /* as the hub sent it */
     bool decided, teardown, grace_over, bye_sent, bye_ok, finished;
-    bool waited;       /* the time for ranks that have not come is over */
-    int64_t root;      /* the rank that failed first, -1 none; valid once decided */
-    int code_of_ended; /* what plrun exits with for a rank that the runtime ended */
+    uint64_t save_limit_ns; /* the end of the time that ranks have to save; 0: the hub decides */
+    bool waited;            /* the time for ranks that have not come is over */
+    int64_t root;           /* the rank that failed first, -1 none; valid once decided */
+    int code_of_ended;      /* what plrun exits with for a rank that the runtime ended */
     int64_t oom_kills;
 
     struct pl_metric_rule *rules;
@@ -163,6 +164,8 @@ static inline void pl_daemon_changed(struct pl_daemon *d)
  * on_grace_over: of d->grace. */
 #define PL_DAEMON_FAIL_ANY (-2)
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_rank);
+/* The same where no hub has decided it: a rank whose save command runs has the time for that. */
+void pl_daemon_end_ranks_alone(struct pl_daemon *d, int64_t fail_rank);
 void pl_daemon_on_grace_over(void *ctx);
 
 /* daemon_conn.c: the rank socket, and lines in. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The end of a node's ranks by order: SIGTERM, and SIGKILL after the grace. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/process.h"
@@ -9,6 +10,7 @@
 #include <signal.h>
 #include <string.h>
 
+#define SAVES_MS 100  /* between two looks at ranks whose save command runs */
 #define GUARD_MS 3000 /* for a guard to end its rank, which takes it milliseconds */
 
 /* SIGKILL has not ended it: it waits in the kernel, or its control group is frozen. Nobody can do
@@ -31,10 +33,32 @@ static void tell_unkillable(struct pl_rank *rank)
                                         .node_fact = {"unkillable", text, rank->rank}});
 }
 
+/* SIGKILL to the others while ranks save. False: none does, or for too long. */
+static bool spare_savers(struct pl_daemon *d)
+{
+    bool saves = false;
+
+    if (pl_now_ns() >= d->save_limit_ns)
+        return false;
+    for (unsigned i = 0; i < d->n_present; i++) {
+        struct pl_rank *rank = &d->ranks[i];
+
+        if (rank->running && !rank->ended && pl_process_saves(rank->pid))
+            saves = true;
+        else
+            pl_rank_signal(rank, SIGKILL);
+    }
+    return saves;
+}
+
 void pl_daemon_on_grace_over(void *ctx)
 {
     struct pl_daemon *d = ctx;
 
+    if (!d->grace_over && spare_savers(d)) {
+        pl_limit_start(&d->grace, SAVES_MS);
+        return;
+    }
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
 
@@ -71,7 +95,8 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_ra
         struct pl_rank *rank = &d->ranks[i];
 
         if (rank->world_sent && !rank->ended &&
-            (fail_rank == PL_DAEMON_FAIL_ANY || fail_rank == (int64_t)rank->rank))
+            (fail_rank == (int64_t)rank->rank ||
+             (fail_rank == PL_DAEMON_FAIL_ANY && !pl_process_saves(rank->pid))))
             failing = rank;
     }
     if (failing)
@@ -79,4 +104,13 @@ void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_ra
     for (unsigned i = 0; i < d->n_present; i++)
         pl_rank_signal(&d->ranks[i], SIGTERM);
     pl_limit_start(&d->grace, grace_ms);
+}
+
+void pl_daemon_end_ranks_alone(struct pl_daemon *d, int64_t fail_rank)
+{
+    if (!d->teardown)
+        d->save_limit_ns =
+            pl_now_ns() +
+            (pl_env_ms(PL_ENV_PLUME_SAVE_GRACE) + (uint64_t)PL_SAVE_END_MS) * 1000000u;
+    pl_daemon_end_ranks(d, pl_env_ms(PL_ENV_PLUME_KILL_GRACE), fail_rank);
 }

@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 
 #define BEAT_MS 1000
+#define LOOK_MS 100 /* at the ranks that are ended */
 
 struct ranks {
     struct pollfd *fds; /* [0]: the socket; the others: ranks that have not ended */
@@ -56,17 +57,22 @@ static void signal_all(const struct ranks *ranks, int signal)
 }
 
 /* The step has failed, and srun knows only how the ranks end: if SIGTERM ends none for certain, as
- * they may save and exit with 0, the last of them gets SIGKILL. */
+ * they may save and exit with 0, the last of them gets SIGKILL. One whose save command runs does
+ * not: a checkpoint is worth more than a code. */
 static void fail_one(const struct ranks *ranks)
 {
+    int last = -1;
+
     for (size_t i = 1; i < ranks->n; i++) {
         pid_t pid = pl_process_of_pidfd(ranks->fds[i].fd);
 
         if (pid > 0 && !pl_process_may_survive(pid, SIGTERM))
             return;
+        if (pid > 0 && !pl_process_saves(pid))
+            last = ranks->fds[i].fd;
     }
-    if (ranks->n > 1)
-        pl_process_order(ranks->fds[ranks->n - 1].fd, 0, SIGKILL);
+    if (last >= 0)
+        pl_process_order(last, 0, SIGKILL);
 }
 
 /* One packet. False once the daemon is gone. */
@@ -125,15 +131,32 @@ static int open_daemon(int fd)
     return (int)syscall(SYS_pidfd_open, cred.pid, 0);
 }
 
+/* SIGKILL to the ranks that do not save. Returns whether others are left. */
+static bool kill_idle(const struct ranks *ranks)
+{
+    bool saves = false;
+
+    for (size_t i = 1; i < ranks->n; i++) {
+        if (pl_process_saves(pl_process_of_pidfd(ranks->fds[i].fd)))
+            saves = true;
+        else
+            pl_process_order(ranks->fds[i].fd, 0, SIGKILL);
+    }
+    return saves;
+}
+
 static void end_ranks(struct ranks *ranks)
 {
-    uint64_t limit = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
+    uint64_t now = pl_now_ns(), limit = now + pl_env_ms(PL_ENV_PLUME_KILL_GRACE) * 1000000ull;
+    uint64_t save_limit =
+        now + (pl_env_ms(PL_ENV_PLUME_SAVE_GRACE) + (uint64_t)PL_SAVE_END_MS) * 1000000u;
 
     fail_one(ranks);
     signal_all(ranks, SIGTERM);
-    while (ranks->n > 1 && pl_now_ns() < limit) {
-        poll(ranks->fds + 1, ranks->n - 1, (int)((limit - pl_now_ns()) / 1000000u) + 1);
+    while (ranks->n > 1 && (now < limit || (now < save_limit && kill_idle(ranks)))) {
+        poll(ranks->fds + 1, ranks->n - 1, LOOK_MS);
         drop_ended(ranks);
+        now = pl_now_ns();
     }
     signal_all(ranks, SIGKILL);
 }
