@@ -127,3 +127,19 @@ folders() {
     [ "$result" = "$b" ]
     folders 2
 }
+
+@test "folders that do not tell whose they are go by the order of runs" {
+    trains 1 ""
+    interrupted 2 signal-in-step-4
+    rm checkpoints/*/.plume-run
+    PLUME_ATTEMPT=1
+    trains 1 ""
+    trains 2 "-2/hpc_ckpt_1.ckpt"
+    trains 3 ""
+    folders 3
+    # Now they tell.
+    PLUME_ATTEMPT=2
+    trains 3 ""
+    trains 2 "-2/hpc_ckpt_1.ckpt"
+    folders 3
+}
