@@ -302,7 +302,7 @@ int pl_trial_checkpoints_next(const char *first,
                               struct pl_error *err)
 {
     _cleanup_free_ char *trial = strndup(first, (size_t)(strrchr(first, '/') - first));
-    _cleanup_close_ int fd = trial && takes ? lock(trial) : -EBADF;
+    int fd = trial && takes ? lock(trial) : -EBADF;
     struct folders all = {.first = first};
     int r = trial ? find_all(&all, trial, err) : pl_error_nomem(err);
 
@@ -314,6 +314,7 @@ int pl_trial_checkpoints_next(const char *first,
         *from = NULL;
     }
     free(all.list);
+    pl_closep(&fd);
     return r;
 }
 
