@@ -56,10 +56,11 @@ left_by_job() {
     cat "$1.pid"
 }
 
-# job_runs: a job of the plain user's that carries PLUME_RUN_DIR; sets JOB and PID.
+# job_runs [OPTION...]: a job of the plain user's that carries PLUME_RUN_DIR; sets JOB and PID.
+# What a shell exports is in no file of /proc until it starts a program: the one that says its pid has it.
 job_runs() {
-    JOB=$(as_user sbatch --parsable --output /dev/null --wrap \
-        'export PLUME_RUN_DIR=$PWD; echo $$ >running.tmp; mv running.tmp running.pid; exec sleep 300')
+    JOB=$(as_user sbatch --parsable --output /dev/null "$@" --wrap \
+        'export PLUME_RUN_DIR=$PWD; exec bash -c "echo \$\$ >running.tmp; mv running.tmp running.pid; exec sleep 300"')
     wait_for 30 test -s running.pid
     PID=$(<running.pid)
 }
@@ -171,14 +172,12 @@ TXT
 }
 
 @test "--job looks at the nodes of a running job" {
-    local job
-    job=$(as_user sbatch --parsable --nodes 2 --output /dev/null --wrap \
-        'export PLUME_RUN_DIR=$PWD; echo $$ >running.pid; exec sleep 300')
-    wait_for 30 test -s running.pid
-    run --separate-stderr as_user plstat ghosts --json --job "$job"
+    job_runs --nodes 2
+    run --separate-stderr as_user plstat ghosts --json --job "$JOB"
+    [[ $status == 0 ]] || { echo "$status: $output $stderr"; false; }
     [[ $(python3 -c 'import json, sys
 print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
-    [[ $(state_of "$(<running.pid)" --job "$job") == 'alive False' ]]
+    [[ $(state_of "$PID" --job "$JOB") == 'alive False' ]]
 }
 
 @test "the epilog ends what its job left, and nothing of another job" {

@@ -104,8 +104,9 @@ node_is_back() {
 @test "Slurm's own requeues count under their cause" {
     cat >prog <<'TXT'
 #!/bin/bash
-echo "$PLUME_REASON"
+# Its output is what is waited for: without the checkpoint the next end would be one without progress.
 mkdir -p "$PLUME_TRIAL_DIR/checkpoints" && : >"$PLUME_TRIAL_DIR/checkpoints/$PLUME_ATTEMPT"
+echo "$PLUME_REASON"
 exec tail -f /dev/null
 TXT
     chmod +x prog
