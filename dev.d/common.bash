@@ -17,13 +17,16 @@ die_usage() {
 }
 
 # wait_until SECONDS COMMAND [ARG...]: run COMMAND until it succeeds; 1 when the limit is over.
+# It looks again after an eighth of the time that it has waited: a look may cost more than what it waits for.
 wait_until() {
-    local limit_ms=$(($1 * 1000)) start
-    start=$(now_ms)
+    local limit_ms=$(($1 * 1000)) start=$((${EPOCHREALTIME/[.,]/} / 1000)) ms pause
     shift
     until "$@"; do
-        (($(now_ms) - start < limit_ms)) || return 1
-        sleep 0.05
+        ms=$((${EPOCHREALTIME/[.,]/} / 1000 - start))
+        ((ms < limit_ms)) || return 1
+        pause=$((ms < 400 ? 50 : ms > 2400 ? 300 : ms / 8))
+        printf -v pause '0.%03d' "$pause"
+        sleep "$pause"
     done
 }
 
