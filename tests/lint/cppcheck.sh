@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# cppcheck finds nothing. Its results are kept in the build folder: only changed files are read again.
+# cppcheck finds nothing. Its results are kept: only changed files are read again.
 . "$(dirname "$0")/../lib/lint.bash"
 lint_need cppcheck
 
@@ -11,8 +11,9 @@ mapfile -t files < <(lint_files '*.c' | grep -v '^tests/')
 # not reentrant (getpwuid, readdir: no threads there), arguments and null pointers across files
 # (it does not see who checked), pointers to locals in the result of a function that was given them
 # (of ops, which copy), and its own broken trees.
-mkdir -p "$BUILD/cppcheck"
-cppcheck --quiet --error-exitcode=1 --cppcheck-build-dir="$BUILD/cppcheck" -j "$(nproc)" \
+kept=$(lint_kept cppcheck) && exec 8>"$kept/lock" && flock -n 8 || kept=$BUILD/cppcheck # another one works there
+mkdir -p "$kept"
+cppcheck --quiet --error-exitcode=1 --cppcheck-build-dir="$kept" -j "$(nproc)" \
     --enable=warning,portability --inline-suppr --std=c11 --library=posix \
     --suppress=resourceLeak --suppress=memleak --suppress=internalAstError --suppress=getpwuidCalled \
     --suppress=readdirCalled --suppress=uninitvar --suppress=legacyUninitvar --suppress=ctuuninitvar \

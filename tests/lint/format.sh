@@ -7,5 +7,7 @@
 clang_format=$(clang_format_14) || lint_need clang-format-14
 
 mapfile -t files < <(lint_files '*.c' '*.h' '*.cu' '*.cuh')
-((${#files[@]} == 0)) || "$clang_format" --dry-run -Werror "${files[@]}"
+((${#files[@]})) || lint_done
+lint_same "$("$clang_format" --version)" .clang-format "${files[@]}"
+"$clang_format" --dry-run -Werror "${files[@]}"
 lint_done
