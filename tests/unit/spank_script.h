@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 static char folder[64], program[96], output[96];
-static char *clean_env[] = {"PATH=/usr/bin:/bin", NULL};
+static PL_UNUSED char *clean_env[] = {"PATH=/usr/bin:/bin", NULL};
 
 static inline void write_program(const char *body)
 {
