@@ -10,8 +10,10 @@
 #include "launcher/slurm/slurm_conf.h"
 #include "launcher/slurm/slurm_limits.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- arguments and environment of sbatch ---- */
 
@@ -140,6 +142,25 @@ static int add_format(char ***list, char *text)
     return arg ? pl_strv_append(list, arg) : -ENOMEM;
 }
 
+char *pl_submit_script(const char *run_dir, unsigned first, unsigned retry)
+{
+    if (retry)
+        return pl_strf("%s/job-%u.%u.sh", run_dir, first, retry);
+    return first ? pl_strf("%s/job-%u.sh", run_dir, first) : pl_strf("%s/job.sh", run_dir);
+}
+
+/* Gives the chunk's script its name in the run folder. */
+static int name_script(const struct pl_run *run, const struct pl_chunk *chunk, struct pl_error *err)
+{
+    _cleanup_free_ char *path = pl_submit_script(pl_run_dir(run), chunk->first, chunk->retry);
+
+    if (!path)
+        return pl_error_nomem(err);
+    if ((chunk->first || chunk->retry) && symlink("job.sh", path) < 0 && errno != EEXIST)
+        return pl_error_errno(err, errno, "cannot make %s", path);
+    return 0;
+}
+
 int pl_submit_argv(const char *run_dir,
                    const char *const *sbatch_args,
                    const struct pl_chunk *chunk,
@@ -164,7 +185,7 @@ int pl_submit_argv(const char *run_dir,
     if (r == 0 && depends && strstr(depends, "afterok:")) /* or it would wait for ever */
         r = pl_strv_append(&list, "--kill-on-invalid-dep=yes");
     if (r == 0)
-        r = add_format(&list, pl_strf("%s/job.sh", run_dir));
+        r = add_format(&list, pl_submit_script(run_dir, chunk->first, chunk->retry));
     if (r == 0)
         r = add_format(&list, pl_strf("%u", chunk->first));
     if (r == 0 && chunk->retry)
@@ -180,19 +201,23 @@ int pl_submit_argv(const char *run_dir,
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, unsigned retry)
 {
     static const char refused[] = " FAILED:BadConstraints ";
-    _cleanup_free_ char *command = retry ? pl_strf("%s/job.sh %u %u", run_dir, first, retry)
-                                         : pl_strf("%s/job.sh %u", run_dir, first);
+    _cleanup_free_ char *script = pl_submit_script(run_dir, first, retry);
+    _cleanup_free_ char *args = retry ? pl_strf(" %u %u", first, retry) : pl_strf(" %u", first);
+    size_t len = script ? strlen(script) : 0;
     const char *line = lines, *end;
 
-    for (; command && line && *line; line = *end ? end + 1 : NULL) {
-        size_t digits = strspn(line, "0123456789"), len = strlen(command);
+    for (; script && args && line && *line; line = *end ? end + 1 : NULL) {
+        size_t digits = strspn(line, "0123456789");
         const char *p = line + digits;
 
         end = line + strcspn(line, "\n");
         if (digits == 0 || *p != ' ' || strncmp(p, refused, strlen(refused)) == 0)
             continue;
         p += 1 + strcspn(p + 1, " \n");
-        if (*p == ' ' && strncmp(p + 1, command, len) == 0 && p + 1 + len == end)
+        if (*p != ' ' || strncmp(p + 1, script, len) != 0)
+            continue;
+        p += 1 + len;
+        if (p == end || (strncmp(p, args, strlen(args)) == 0 && p + strlen(args) == end))
             return strndup(line, digits);
     }
     return NULL;
@@ -444,7 +469,8 @@ static int submit_one(struct pl_run *run,
 
     if (r < 0)
         return pl_error_nomem(err);
-    if (resumed)
+    r = name_script(run, chunk, err);
+    if (r == 0 && resumed)
         r = find_in_queue(run, chunk, env, &job, err);
     if (r == 0 && !job)
         r = pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), chunk, max_parallel(run), all,

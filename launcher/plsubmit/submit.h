@@ -2,9 +2,9 @@
 /* Submits each trial of a run folder to Slurm once. It runs sbatch, so that a site's policies and
  * SPANK options apply.
  *
- * Submission is idempotent: an array's command, "RUN/job.sh FIRST [RETRY]", is unique to the run
- * folder, the array's first trial and the retry, and squeue shows it. If an answer of sbatch is
- * lost, and before --resume submits, plsubmit searches the queue for it. */
+ * Submission is idempotent: the path of an array's script is unique to the run folder, the array's
+ * first trial and the retry, and squeue shows it. If an answer of sbatch is lost, and before
+ * --resume submits, plsubmit searches the queue for it. */
 #ifndef PL_LAUNCHER_PLSUBMIT_SUBMIT_H
 #define PL_LAUNCHER_PLSUBMIT_SUBMIT_H
 
@@ -87,10 +87,14 @@ char *pl_submit_job_id(const struct pl_buf *out);
 /* True if sbatch's messages report a missing answer of the controller, not a refusal. */
 bool pl_submit_is_no_answer(const char *messages);
 
-/* Finds "RUN/job.sh FIRST", for a retry "RUN/job.sh FIRST RETRY", in lines "JOBID STATE:REASON
- * COMMAND" of squeue. Returns the job id, which the caller frees, or NULL if it is not there. Skips
- * Slurm's record of a refused submission.
- */
+/* The path by which an array's script is submitted: RUN/job.sh, or a link to it: RUN/job-FIRST.sh
+ * from another trial than 0 on, RUN/job-FIRST.RETRY.sh for a retry. The caller frees it; NULL when
+ * out of memory. */
+char *pl_submit_script(const char *run_dir, unsigned first, unsigned retry);
+
+/* Finds an array by its script in lines "JOBID STATE:REASON COMMAND" of squeue. COMMAND is the
+ * path, before Slurm 24.11 followed by the arguments FIRST [RETRY]. Returns the job id, which the
+ * caller frees, or NULL if it is not there. Skips Slurm's record of a refused submission. */
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, unsigned retry);
 
 #endif

@@ -167,6 +167,9 @@ TXT
     submit --sbatch hold --grid "i=$(seq -s, 0 1002)" --grid z=9 true
     [[ $JOBS =~ ^[0-9]+,[0-9]+$ ]]
     [ "$(squeue -h -o '%F %K' | sort | tr '\n' ' ')" = "${JOBS%,*} 0-1000 ${JOBS#*,} 0-1 " ]
+    # The names by which a lost answer is found.
+    [[ $(squeue -h -j "${JOBS%,*}" -o %o) == "$RUN/job.sh"?( 0) ]]
+    [[ $(squeue -h -j "${JOBS#*,}" -o %o) == "$RUN/job-1001.sh"?( 1001) ]]
     scontrol release "${JOBS#*,}"
     wait_for 60 test -e "$RUN/trial-1001/result.json" -a -e "$RUN/trial-1002/result.json"
     [ "$(result 1002 job)" = "${JOBS#*,}_1" ]

@@ -127,7 +127,7 @@ static void test_argv(void **state)
                                            "--dependency=after:1",
                                            "--array=0-4%2",
                                            "--dependency=after:1,afterany:7",
-                                           "/r/job.sh",
+                                           "/r/job-10.sh",
                                            "10",
                                            NULL};
     struct pl_chunk chunk = {.first = 10, .n = 5};
@@ -141,6 +141,7 @@ static void test_argv(void **state)
     assert_null(argv[i]);
     assert_int_equal(pl_submit_argv("/r", args, &again, 2, NULL, &retry), 0);
     assert_string_equal(retry[4], "--array=0,2-5%2");
+    assert_string_equal(retry[5], "/r/job-3.2.sh");
     assert_string_equal(retry[6], "3");
     assert_string_equal(retry[7], "2");
     assert_null(retry[8]);
@@ -166,7 +167,7 @@ static void test_find(void **state)
 {
     static const char lines[] = "11 FAILED:BadConstraints /r/a/job.sh 0\n"
                                 "12 PENDING:Resources /r/a/job.sh 0\n"
-                                "13 RUNNING:None /r/a/job.sh 1000\n\nx /r/b/job.sh 0\n"
+                                "13 RUNNING:None /r/a/job-1000.sh 1000\n\nx /r/b/job.sh 0\n"
                                 "14 RUNNING:None sleep 5\n16 /r/b/job.sh 0\n17\n18 \n"
                                 "19 FAILED:NonZeroExitCode /r/e/job.sh 0\n"
                                 "15 PENDING:Dependency /r/c d/job.sh 0";
@@ -180,9 +181,26 @@ static void test_find(void **state)
     find_is(lines, "/r", 0, NULL);
     find_is(lines, "/r/e", 0, "19");
     find_is("", "/r/a", 0, NULL);
-    find_retry_is("20 PENDING:None /r/a/job.sh 0 2\n", "/r/a", 0, 2, "20");
-    find_retry_is("20 PENDING:None /r/a/job.sh 0 2\n", "/r/a", 0, 1, NULL);
-    find_is("20 PENDING:None /r/a/job.sh 0 2\n", "/r/a", 0, NULL);
+    find_retry_is("20 PENDING:None /r/a/job-0.2.sh 0 2\n", "/r/a", 0, 2, "20");
+    find_retry_is("20 PENDING:None /r/a/job-0.2.sh 0 2\n", "/r/a", 0, 1, NULL);
+    find_is("20 PENDING:None /r/a/job-0.2.sh 0 2\n", "/r/a", 0, NULL);
+}
+
+/* Slurm 24.11's squeue shows no arguments of a batch script. */
+static void test_find_without_arguments(void **state)
+{
+    static const char lines[] = "11 FAILED:BadConstraints /r/a/job.sh\n"
+                                "12 PENDING:Resources /r/a/job.sh\n"
+                                "13 RUNNING:None /r/a/job-1000.sh\n"
+                                "14 RUNNING:None /r/a/job-0.2.sh\n"
+                                "15 RUNNING:None /r/b/job.sh 7\n";
+
+    find_is(lines, "/r/a", 0, "12");
+    find_is(lines, "/r/a", 1000, "13");
+    find_is(lines, "/r/a", 100, NULL);
+    find_is(lines, "/r/b", 0, NULL);
+    find_retry_is(lines, "/r/a", 0, 2, "14");
+    find_retry_is(lines, "/r/a", 0, 1, NULL);
 }
 
 static void test_limits_parse(void **state)
@@ -222,8 +240,11 @@ static int remove_top(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),         cmocka_unit_test(test_env),
-        cmocka_unit_test(test_argv),         cmocka_unit_test(test_find),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_env),
+        cmocka_unit_test(test_argv),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_find_without_arguments),
         cmocka_unit_test(test_limits_parse),
     };
 
