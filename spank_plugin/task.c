@@ -3,6 +3,7 @@
 #include "common/proto/rank/rank_link.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -81,6 +82,29 @@ static int put(const struct capture *c, struct pl_error *err)
     return r < 0 ? pl_error_errno(err, r, "cannot redirect the output") : 0;
 }
 
+/* Slurm 24.11 starts a task with slurmstepd's handlers, which do nothing in it: without this, a
+ * task that waits for the world stays until the SIGKILL after KillWait. */
+static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+struct dispositions {
+    struct sigaction of[PL_COUNT(ending_signals)];
+};
+
+static void let_signals_end(struct dispositions *ret_old)
+{
+    for (size_t i = 0; i < PL_COUNT(ending_signals); i++) {
+        sigaction(ending_signals[i], NULL, &ret_old->of[i]);
+        if (ret_old->of[i].sa_handler != SIG_IGN)
+            signal(ending_signals[i], SIG_DFL);
+    }
+}
+
+static void restore_signals(const struct dispositions *old)
+{
+    for (size_t i = 0; i < PL_COUNT(ending_signals); i++)
+        sigaction(ending_signals[i], &old->of[i], NULL);
+}
+
 int pl_task_join(const char *socket,
                  unsigned rank,
                  unsigned local_rank,
@@ -91,6 +115,7 @@ int pl_task_join(const char *socket,
 {
     _cleanup_(pl_rank_link_close) struct pl_rank_link link = PL_RANK_LINK_INIT;
     _cleanup_(capture_finish) struct capture capture;
+    struct dispositions signals;
     char name[16] = "";
     int r = capture_init(&capture, err);
 
@@ -100,6 +125,7 @@ int pl_task_join(const char *socket,
      * it: a cancelled step would hang until we are done, and after a minute drain the node. */
     prctl(PR_GET_NAME, name);
     prctl(PR_SET_NAME, "plume-task");
+    let_signals_end(&signals);
     r = pl_rank_link_open(&link, socket, CONNECT_MS, err);
     if (r == 0)
         r = greet(&link, &capture, rank, local_rank, err);
@@ -112,6 +138,7 @@ int pl_task_join(const char *socket,
         r = pl_rank_link_world(&link, timeout_ms, set, ctx, err);
     if (r == 0)
         r = put(&capture, err);
+    restore_signals(&signals);
     prctl(PR_SET_NAME, name);
     return r;
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -26,6 +27,9 @@ static int set_variable(void *ctx, const char *name, const char *value, bool ove
     return setenv(name, value, overwrite) < 0 ? -errno : 0;
 }
 
+/* As Slurm 24.11 starts a task: with a handler of slurmstepd's that does nothing here. */
+static void swallow(int sig) {}
+
 /* The task's work; its result is its exit code. */
 static int task(void)
 {
@@ -33,11 +37,15 @@ static int task(void)
     char name[16] = "";
     int r;
 
+    signal(SIGTERM, swallow);
+    signal(SIGHUP, SIG_IGN);
     setenv("B", "mine", 1);
     r = pl_task_join(by_fd, 5, 2, 20000, set_variable, NULL, &err);
     prctl(PR_GET_NAME, name);
     if (strcmp(name, "slurmstepd") != 0)
         return 40; /* the name must be as before */
+    if (signal(SIGTERM, SIG_DFL) != swallow || signal(SIGHUP, SIG_DFL) != SIG_IGN)
+        return 43;
     if (r < 0) {
         dprintf(2, "failed: %s", err.text);
         return 41;
@@ -124,6 +132,25 @@ static void test_join(void **state)
     real_err = read_all(real_e[0]);
     assert_string_equal(real_out, "x");
     assert_string_equal(real_err, "y");
+}
+
+static void test_a_waiting_task_can_be_ended(void **state)
+{
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC), status, conn, fds[4];
+    pid_t pid = fork_task(null, null);
+    char hello[1024];
+    size_t n_fds;
+
+    conn = accept4(server, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(pl_recv_fds(conn, hello, sizeof(hello), fds, 4, &n_fds) > 0);
+    assert_int_equal(kill(pid, SIGHUP), 0); /* nohup's */
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    for (size_t i = 0; i < n_fds; i++)
+        close(fds[i]);
+    close(conn);
+    close(null);
 }
 
 /* The task's message, which must come on its real stderr, where the daemon answers with this and
@@ -227,6 +254,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_a_waiting_task_can_be_ended),
         cmocka_unit_test(test_join_fails),
         cmocka_unit_test(test_join_terminal),
     };
