@@ -35,7 +35,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       hardened      a release build with LTO and -Dhardening=true
       reproducible  the same once more, of a copy elsewhere: the same bytes
       gcc-11        by gcc 11
-      debian13      in a chroot of Debian 13 (root and a mirror are needed)
+      debian13      in a chroot of Debian 13: the demo, and tests with its Slurm
+                    24.11 (root and a mirror are needed)
       aarch64       cross-compiled; the kernels' tests run under qemu
 
 Without a name all of them run. A row prints its name, its seconds, and ok,
@@ -309,7 +310,15 @@ row_debian13() {
     debian13_run "$root" 'apt-get -o APT::Update::Error-Mode=any -qq update' ||
         skip "the mirror of Debian 13 does not answer"
     debian13_run "$root" './dev deps build' || debian13_run "$root" './dev deps build'
+    debian13_run "$root" 'apt-get -qq install -y --no-install-recommends bats' ||
+        skip "the mirror of Debian 13 does not answer"
     debian13_run "$root" 'meson setup build -Dwerror=true -Dtests=disabled && ./dev demo'
+    # What asks Slurm, reads its answers or is loaded by it, with this release of it.
+    # shellcheck disable=SC2016 # for the inner shell
+    debian13_run "$root" '
+        bats --tap tests/cluster/{plsubmit,requeue}.bats & first=$!
+        bats --tap tests/cluster/{plstat,spank,spank-fake,spank-run}.bats
+        wait "$first"'
 }
 
 # debian13_run ROOT COMMANDS: in the source folder there.
