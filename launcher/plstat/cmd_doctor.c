@@ -6,6 +6,7 @@
 #include "common/base/fs.h"
 #include "common/base/options.h"
 #include "common/proto/json.h"
+#include "launcher/plstat/node_answers.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/probe.h"
@@ -20,7 +21,6 @@
 #define NODES_MS 180000u /* the nodes may wait for their resolver */
 #define IMMEDIATE "--immediate=30"
 #define CLOCK_S 2.0 /* a larger difference is wrong: make(1), tokens and logs depend on clocks */
-#define DOCUMENT_MAX_BYTES ((size_t)1024 * 1024)
 
 struct doctor {
     struct pl_plstat *ps;
@@ -161,9 +161,9 @@ run_on_nodes(struct doctor *d, const char *path, struct pl_child *ret, struct pl
     _cleanup_free_ char *probe = path ? pl_strf("--probe=%s", path) : strdup("--probe=");
     const char *job = pl_env_text(PL_ENV_SLURM_JOB_ID),
                *of_job = pl_env_named("SLURM_JOB_NUM_NODES");
-    const char *argv[20] = {"srun", "--quiet", "--ntasks-per-node=1", "--input=none"};
+    const char *argv[20] = {"srun", "--quiet", "--label", "--ntasks-per-node=1", "--input=none"};
     char nodes[48];
-    size_t n = 4;
+    size_t n = 5;
 
     if (!plstat || !probe)
         return pl_error_nomem(err);
@@ -183,19 +183,18 @@ run_on_nodes(struct doctor *d, const char *path, struct pl_child *ret, struct pl
     return pl_child_run(argv, NULL, NODES_MS, ret, err);
 }
 
-/* Adds each line that is a node's document. */
+/* Adds the document of each node. */
 static int read_nodes(struct doctor *d, const char *text)
 {
-    while (*text) {
-        size_t len = strcspn(text, "\n");
-        json_t *o = NULL;
+    _cleanup_(json_decrefp) json_t *answers = json_array();
+    json_t *o;
+    size_t i;
 
-        if (*text == '{' && pl_json_parse(text, len, DOCUMENT_MAX_BYTES, &o, NULL) == 0 &&
-            pl_json_string(o, "node") && json_array_append(d->nodes, o) < 0)
+    if (!answers || pl_node_answers(text, answers) < 0)
+        d->r = -ENOMEM;
+    json_array_foreach (answers, i, o)
+        if (pl_json_string(o, "node") && json_array_append(d->nodes, o) < 0)
             d->r = -ENOMEM;
-        json_decref(o);
-        text += len + (text[len] == '\n');
-    }
     return d->r;
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/strv.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/ghosts.h"
+#include "launcher/plstat/node_answers.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
@@ -19,7 +20,6 @@
 #define NODES_MS                                                                                   \
     120000 /* srun on the nodes of a job; each may wait for its driver and for Slurm               \
             */
-#define DOCUMENT_MAX_BYTES ((size_t)16 * 1024 * 1024)
 
 /* ---- one node as a document ---- */
 
@@ -358,15 +358,12 @@ static int report_here(struct pl_plstat *ps, struct pl_error *err)
 
 /* ---- the nodes of a running job ---- */
 
-static int add_answer(struct pl_plstat *ps, json_t *nodes, const char *line, size_t len)
+static int add_answer(struct pl_plstat *ps, json_t *nodes, const json_t *doc)
 {
-    _cleanup_(json_decrefp) json_t *doc = NULL;
     const json_t *note;
     json_t *node;
     size_t i;
 
-    if (pl_json_parse(line, len, DOCUMENT_MAX_BYTES, &doc, NULL) < 0)
-        return 0; /* what a site's prolog prints */
     json_array_foreach (json_object_get(doc, "notes"), i, note)
         if (json_is_string(note))
             pl_notes_add(&ps->notes, json_is_true(json_object_get(doc, "partial")), "%s",
@@ -389,6 +386,7 @@ static int run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, struct pl_er
                                 ps->ghosts.job,
                                 "--overlap",
                                 "--quiet",
+                                "--label",
                                 nodes,
                                 "--ntasks-per-node=1",
                                 "--input=none",
@@ -414,16 +412,17 @@ static int run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, struct pl_er
 static int report_job(struct pl_plstat *ps, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_(json_decrefp) json_t *answers = json_array();
     json_t *nodes = json_array();
+    const json_t *doc;
     const char *said;
-    int r = nodes ? run_on_nodes(ps, &child, err) : -ENOMEM;
+    size_t i;
+    int r = nodes && answers ? run_on_nodes(ps, &child, err) : -ENOMEM;
 
-    for (const char *p = pl_buf_str(&child.out); r == 0 && *p;) {
-        size_t n = strcspn(p, "\n");
-
-        r = add_answer(ps, nodes, p, n);
-        p += n + (p[n] == '\n');
-    }
+    if (r == 0)
+        r = pl_node_answers(pl_buf_str(&child.out), answers);
+    json_array_foreach (answers, i, doc)
+        r = r < 0 ? r : add_answer(ps, nodes, doc);
     said = pl_buf_str(&child.err);
     if (r == 0 && json_array_size(nodes) == 0)
         r = pl_error_set(err, -EHOSTUNREACH, "cannot look at the nodes of job %s: %.*s",

@@ -60,7 +60,7 @@ left_by_job() {
 # What a shell exports is in no file of /proc until it starts a program: the one that says its pid has it.
 job_runs() {
     JOB=$(as_user sbatch --parsable --output /dev/null "$@" --wrap \
-        'export PLUME_RUN_DIR=$PWD; exec bash -c "echo \$\$ >running.tmp; mv running.tmp running.pid; exec sleep 300"')
+        'export PLUME_RUN_DIR=$PWD$LONG; exec bash -c "echo \$\$ >running.tmp; mv running.tmp running.pid; exec sleep 300"')
     wait_for 30 test -s running.pid
     PID=$(<running.pid)
 }
@@ -172,7 +172,8 @@ TXT
 }
 
 @test "--job looks at the nodes of a running job" {
-    job_runs --nodes 2
+    # Each node's document is longer than what Slurm hands on of a line: srun mixes the pieces.
+    LONG=/$(printf %03000d 0) job_runs --nodes 2
     run --separate-stderr as_user plstat ghosts --json --job "$JOB"
     [[ $status == 0 ]] || { echo "$status: $output $stderr"; false; }
     [[ $(python3 -c 'import json, sys
