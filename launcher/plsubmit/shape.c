@@ -169,8 +169,13 @@ static void read_nodes(const struct pl_spec *spec, struct pl_shape *s)
 
 static void read_ranks(const struct pl_spec *spec, const struct wish *w, struct pl_shape *s)
 {
-    bool fixed = s->nodes && s->nodes == s->nodes_max;
+    bool fixed;
 
+    if (w->ranks && !text(spec, PL_SPEC_LOCAL)) { /* sbatch takes no node without a task */
+        s->nodes = PL_MIN(s->nodes, w->ranks);
+        s->nodes_max = PL_MIN(s->nodes_max, w->ranks);
+    }
+    fixed = s->nodes && s->nodes == s->nodes_max;
     s->ranks_per_node = w->ranks_per_node;
     s->ranks = w->ranks;
     if (w->ranks_per_gpu && !s->ranks)

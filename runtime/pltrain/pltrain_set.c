@@ -139,15 +139,23 @@ int pl_pltrain_set_accumulate(void *ctx,
         struct pl_accumulate *a = &t->accumulate_from[t->n_accumulate_from];
 
         n = strchr(word, ':');
-        if (!n || t->n_accumulate_from == PL_ACCUMULATE_MAX)
-            return pl_error_set(err, -EINVAL, "'%s' is not N,EPOCH:N,... (%d times at most)", value,
+        if (!n)
+            return pl_error_set(err, -EINVAL,
+                                "'%s' in '%s' is not EPOCH:N, such as 5:4 for 4 batches per step "
+                                "from epoch 5",
+                                word, value);
+        if (t->n_accumulate_from == PL_ACCUMULATE_MAX)
+            return pl_error_set(err, -EINVAL, "at most %d changes are allowed after the first N",
                                 PL_ACCUMULATE_MAX);
         *n++ = '\0';
         r = parse_count(word, &a->epoch, err);
-        if (r == 0)
-            r = parse_count(n, &a->n, err);
-        if (r == 0 && a->epoch <= last)
-            r = pl_error_set(err, -EINVAL, "its epochs must ascend");
+        if (r < 0)
+            return pl_error_wrap(err, r, "EPOCH of '%s:%s'", word, n);
+        r = parse_count(n, &a->n, err);
+        if (r < 0)
+            return pl_error_wrap(err, r, "N of '%s:%s'", word, n);
+        if (a->epoch <= last)
+            return pl_error_set(err, -EINVAL, "its epochs must ascend");
         last = a->epoch--;
         t->n_accumulate_from++;
     }

@@ -191,7 +191,9 @@ bits() {
     [[ ${lines[2]} == "epoch 1/1 step 3 "* ]]
     run -0 --separate-stderr pltrain --limit-train-batches 6 --accumulate 1,2:2,4:6 --epochs 5 mlp
     [ "$(sed -n 's/^epoch .* step \([0-9]*\) .*/\1/p' <<<"$output" | tr '\n' ' ')" = "6 9 12 13 14 " ]
-    says 2 "is not N,EPOCH:N" --accumulate 1,2 mlp
+    says 2 "'2' in '1,2' is not EPOCH:N, such as 5:4" --accumulate 1,2 mlp
+    says 2 "N of '2:': '' is not a whole number" --accumulate 1,2: mlp
+    says 2 "EPOCH of '0:3': 0 is too small" --accumulate 1,0:3 mlp
     says 2 "its epochs must ascend" --accumulate 1,3:2,3:4 mlp
     says 2 "--accumulate" --accumulate 2:4 mlp
     run -0 --separate-stderr pltrain --fast-dev-run=3 mlp

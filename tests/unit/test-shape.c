@@ -95,6 +95,11 @@ static void test_defaults(void **state)
          "--nodes=3 --ntasks-per-node=2 --gres=gpu:a100:2,license:1 | 3 nodes x 2 ranks x 1 GPU"},
         {"--sbatch gpus=8", "--ntasks=8 --gpus=8 | 8 ranks x 1 GPU"},
         {"-G 8 -N 2", "--nodes=2 --ntasks=8 --gpus=8 | 2 nodes x 4 ranks x 1 GPU"},
+        /* Slurm leaves out nodes that would have no task. */
+        {"-N 2 -n 1", "--nodes=2 --ntasks=1 | 1 node x 1 rank x 1 CPU"},
+        {"-N 3 -n 2", "--nodes=3 --ntasks=2 | 2 nodes x 1 rank x 1 CPU"},
+        {"-N 2-4 -n 3", "--nodes=2-4 --ntasks=3 | 2 to 3 nodes, 3 ranks in all x 1 CPU"},
+        {"-N 2-4 -n 2", "--nodes=2-4 --ntasks=2 | 2 nodes x 1 rank x 1 CPU"},
         {"-G 8 --gpus-per-task 2", "--ntasks=4 --gpus=8 --gpus-per-task=2 | 4 ranks x 2 GPUs"},
         {"--sbatch gpus-per-task=1 -n 8", "--ntasks=8 --gpus-per-task=1 | 8 ranks x 1 GPU"},
         {"--gpus-per-task 2",
