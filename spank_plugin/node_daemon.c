@@ -211,8 +211,7 @@ static int wait_readable(int fd, uint64_t limit_ns)
 {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        uint64_t now = pl_now_ns();
-        int r = poll(&p, 1, now < limit_ns ? (int)((limit_ns - now) / 1000000u + 1) : 0);
+        int r = poll(&p, 1, pl_left_ms(limit_ns));
 
         if (r < 0 && errno == EINTR)
             continue;

@@ -439,6 +439,13 @@ uint64_t pl_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+int pl_left_ms(uint64_t limit_ns)
+{
+    uint64_t now = pl_now_ns();
+
+    return now >= limit_ns ? 0 : (int)PL_MIN((limit_ns - now) / 1000000u + 1, (uint64_t)INT_MAX);
+}
+
 double pl_wall_s(void)
 {
     struct timespec t;

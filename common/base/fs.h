@@ -101,6 +101,10 @@ void pl_std_open(void);
 uint64_t pl_now_ns(void);
 double pl_wall_s(void);
 
+/* Milliseconds until pl_now_ns() is limit_ns, for poll(2): 0 = it is, else at least 1. Of more than
+ * 24 days INT_MAX, so look at the limit again after a wait of that length. */
+int pl_left_ms(uint64_t limit_ns);
+
 /* The CLOCK_MONOTONIC that pl_now_ns() reads, as a short text without spaces: two processes with
  * the same text read the same clock (this boot's, in the same time namespace; proc(5),
  * time_namespaces(7)). Empty where the kernel does not say. Returns buf. */

@@ -131,14 +131,13 @@ int pl_process_wait(const struct pl_process *process, uint64_t limit_ns)
         return -ESRCH;
     for (;;) {
         struct pollfd p = {.fd = process->pidfd, .events = POLLIN};
-        uint64_t now = pl_now_ns();
-        int left_ms = now < limit_ns ? (int)((limit_ns - now) / 1000000u + 1) : 0;
+        int left_ms = pl_left_ms(limit_ns);
 
         if (process->pidfd < 0 && start_of(process->pid) != process->start)
             return 0;
         if (process->pidfd >= 0 && poll(&p, 1, left_ms) > 0)
             return 0;
-        if (now >= limit_ns)
+        if (left_ms == 0)
             return -ETIMEDOUT;
         if (process->pidfd < 0)
             nanosleep(&pause, NULL);

@@ -8,13 +8,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static int left_ms(uint64_t limit)
-{
-    uint64_t now = pl_now_ns();
-
-    return now >= limit ? 0 : (int)((limit - now) / 1000000u) + 1;
-}
-
 static int
 connect_to(const char *host, uint16_t port, uint64_t limit, int *ret, struct pl_error *err)
 {
@@ -37,7 +30,7 @@ connect_to(const char *host, uint16_t port, uint64_t limit, int *ret, struct pl_
             r = -errno;
             continue;
         }
-        if (poll(&p, 1, left_ms(limit)) <= 0) {
+        if (poll(&p, 1, pl_left_ms(limit)) <= 0) {
             r = -ETIMEDOUT;
             continue;
         }
@@ -90,7 +83,7 @@ static int converse(int fd,
         }
         if (s->out.len)
             p.events |= POLLOUT;
-        n = poll(&p, 1, left_ms(limit));
+        n = poll(&p, 1, pl_left_ms(limit));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)

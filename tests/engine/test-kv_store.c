@@ -108,6 +108,31 @@ static const char *threads(struct pl_comm *comm, void *shared)
     return good ? NULL : "the thread did not get it";
 }
 
+/* 49 days and a little, which are a moment in an int of milliseconds with the time for the talk. */
+static void *wait_for_weeks(void *arg)
+{
+    return early(arg, "weeks", UINT32_MAX - 9950) == 0 ? arg : NULL;
+}
+
+static const char *waits_for_weeks(struct pl_comm *comm, void *shared)
+{
+    struct pl_kv_store *store;
+    pthread_t thread;
+    void *good = NULL;
+
+    if (pl_kv_store_open(comm, &store, NULL) < 0)
+        return "cannot open";
+    if (pthread_create(&thread, NULL, wait_for_weeks, store) != 0)
+        return "no thread";
+    (void)early(store, "nobody", 300); /* for longer than that moment */
+    if (comm->rank == 0)
+        (void)put(store, "weeks", "over", 4, NULL);
+    pthread_join(thread, &good);
+    (void)pl_comm_barrier(comm, NULL);
+    pl_kv_store_close(store);
+    return good ? NULL : "it did not wait";
+}
+
 static const char *one_gives_up(struct pl_comm *comm, void *shared)
 {
     struct pl_kv_store *store;
@@ -158,6 +183,7 @@ static void test_ranks_exchange_values(void **state)
 static void test_a_get_waits_beside_a_put(void **state)
 {
     ranks_run(2, 1, threads, NULL, 0);
+    ranks_run(1, 1, waits_for_weeks, NULL, 0);
 }
 
 static void test_a_rank_that_gives_up_is_told(void **state)

@@ -55,12 +55,14 @@ static int prove(const uint8_t *key,
 static int move_all(int fd, char *buf, size_t len, bool out, uint64_t limit)
 {
     while (len) {
-        uint64_t now = pl_now_ns();
         struct pollfd p = {.fd = fd, .events = out ? POLLOUT : POLLIN};
+        int left_ms = pl_left_ms(limit);
         ssize_t n;
 
-        if (now >= limit || poll(&p, 1, (int)((limit - now) / 1000000u) + 1) == 0)
+        if (left_ms == 0)
             return -ETIMEDOUT;
+        if (poll(&p, 1, left_ms) == 0)
+            continue;
         n = out ? send(fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT)
                 : recv(fd, buf, len, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -283,7 +285,7 @@ static int gather(struct server *s, int listener, uint64_t limit, struct pl_erro
         for (size_t i = 0; i < s->n; i++)
             p[i] = (struct pollfd){.fd = s->in[i].fd, .events = POLLIN};
         p[s->n] = (struct pollfd){.fd = listener, .events = POLLIN};
-        if (poll(p, s->n + 1, until > now ? (int)((until - now) / 1000000u) + 1 : 0) < 0)
+        if (poll(p, s->n + 1, pl_left_ms(until)) < 0)
             continue;
         is_new = p[s->n].revents != 0;
         read_clients(s, p);

@@ -308,7 +308,7 @@ static int authenticate_all(struct rendezvous *m, struct pollfd *polls, struct p
         for (size_t i = 0; i < n; i++)
             polls[i] = (struct pollfd){.fd = m->pending[i].fd, .events = POLLIN};
         polls[n] = (struct pollfd){.fd = m->listen_fd, .events = POLLIN};
-        r = poll(polls, n + 1, (int)((limit - now) / 1000000u) + 1);
+        r = poll(polls, n + 1, pl_left_ms(limit));
         if (r < 0 && errno != EINTR)
             return pl_error_errno(err, errno, "cannot wait for connections");
         if (r <= 0)

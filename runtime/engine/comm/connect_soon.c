@@ -13,8 +13,8 @@ static int wait_connected(int fd, uint64_t limit_ns)
     int code = 0;
 
     for (;;) {
-        uint64_t now = pl_now_ns();
-        int r = now < limit_ns ? poll(&p, 1, (int)((limit_ns - now) / 1000000u % 1000000u) + 1) : 0;
+        int left_ms = pl_left_ms(limit_ns);
+        int r = left_ms ? poll(&p, 1, left_ms) : 0;
 
         if (r > 0)
             break;

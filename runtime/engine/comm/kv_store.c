@@ -75,11 +75,13 @@ static int move_all(int fd, void *bytes, size_t len, bool out, uint64_t limit)
 
     while (len) {
         struct pollfd p = {.fd = fd, .events = out ? POLLOUT : POLLIN};
-        uint64_t now = pl_now_ns();
+        int left_ms = pl_left_ms(limit);
         ssize_t n;
 
-        if (now >= limit || poll(&p, 1, (int)((limit - now) / 1000000u) + 1) == 0)
+        if (left_ms == 0)
             return -ETIMEDOUT;
+        if (poll(&p, 1, left_ms) == 0)
+            continue;
         n = out ? send(fd, at, len, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd, at, len, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
