@@ -112,6 +112,27 @@ int pl_run_n_attempts(const struct pl_run *run, unsigned trial, unsigned *ret)
     }
 }
 
+/* True if what the result has of these keys is of its type: readers pass it on. */
+static bool has_types(const json_t *o)
+{
+    static const struct {
+        const char *key;
+        json_type type;
+    } keys[] = {
+        {"cause", JSON_OBJECT},       {"metrics", JSON_OBJECT},  {"others", JSON_ARRAY},
+        {"exit_code", JSON_INTEGER},  {"attempt", JSON_INTEGER}, {"attempts", JSON_INTEGER},
+        {"world_size", JSON_INTEGER}, {"program", JSON_STRING},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(keys); i++) {
+        const json_t *value = json_object_get(o, keys[i].key);
+
+        if (value && json_typeof(value) != keys[i].type)
+            return false;
+    }
+    return true;
+}
+
 int pl_run_result_read(const struct pl_run *run,
                        unsigned trial,
                        json_t **ret,
@@ -134,7 +155,7 @@ int pl_run_result_read(const struct pl_run *run,
     state_name = pl_json_string(o, "state");
     if (!schema || strcmp(schema, PL_RESULT_SCHEMA) != 0 || !state_name ||
         pl_trial_state_parse(state_name, &state) < 0 || pl_json_int(o, "trial", &number) < 0 ||
-        number != trial)
+        number != trial || !has_types(o))
         return pl_error_set(err, -EINVAL, "'%s' is not a result of trial %u", path, trial);
     if (ret_state)
         *ret_state = state;

@@ -90,6 +90,8 @@ int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err
     if (r == 0) {
         t.trial = ref.trial;
         r = pl_run_open(ref.folder, &t.run, &why);
+        if (r == -EINVAL) /* the record is damaged, the word is not */
+            r = -EBADMSG;
     }
     if (r < 0 && r != -ENOMEM && t.job >= 0) {
         if (ref.folder)

@@ -335,8 +335,9 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
     }
     if (!ts->cause) {
         const json_t *from = ts->result ? ts->result : ts->doc;
+        json_t *cause = json_object_get(from, "cause");
 
-        ts->cause = json_incref(json_object_get(from, "cause"));
+        ts->cause = json_is_object(cause) ? json_incref(cause) : NULL;
         ts->others = json_incref(json_object_get(from, "others"));
     }
     if (state) {

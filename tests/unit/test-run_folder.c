@@ -349,6 +349,31 @@ static void test_result(void **state)
     assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -EINVAL);
 }
 
+/* What readers hand on has its type, or the result counts as damaged. */
+static void test_result_of_other_types(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    static const char *const bad[] = {"\"cause\":7",         "\"cause\":null",
+                                      "\"metrics\":[]",      "\"others\":{}",
+                                      "\"exit_code\":\"x\"", "\"world_size\":1e300",
+                                      "\"attempts\":true",   "\"program\":[\"\\u001b[2J\"]"};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("types", argv);
+    _cleanup_free_ char *dir = pl_run_attempt_path(run, 5, 0, NULL);
+    _cleanup_free_ char *file = pl_run_trial_path(run, 5, "result.json");
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_mkdir_p(dir, 0700, &err), 0);
+    for (size_t i = 0; i < PL_COUNT(bad); i++) {
+        _cleanup_(json_decrefp) json_t *o = NULL;
+        char text[160];
+
+        snprintf(text, sizeof(text),
+                 "{\"schema\":\"plume-result/1\",\"trial\":5,\"state\":\"done\",%s}", bad[i]);
+        assert_int_equal(pl_file_write_atomic(file, text, strlen(text), 0600, &err), 0);
+        assert_int_equal(pl_run_result_read(run, 5, &o, NULL, &err), -EINVAL);
+    }
+}
+
 /* An attempt that outlives its job leaves the later attempt's result and its room alone. */
 static void test_result_of_an_earlier_attempt(void **state)
 {
@@ -585,6 +610,7 @@ int main(void)
         cmocka_unit_test(test_trial_params),
         cmocka_unit_test(test_trial_argv),
         cmocka_unit_test(test_result),
+        cmocka_unit_test(test_result_of_other_types),
         cmocka_unit_test(test_result_of_an_earlier_attempt),
         cmocka_unit_test(test_result_reserve),
         cmocka_unit_test(test_result_reserve_without_descriptors),
