@@ -70,6 +70,7 @@ struct pl_trial_status {
     unsigned retry;  /* number of the retry that submitted the array; 0: none */
     bool unstarted;  /* a retry or a requeue has no attempt yet: the state is that of its job */
     json_t *earlier; /* then the result of the attempt before; NULL: none */
+    bool unreadable; /* it has a result, which cannot be read */
     bool undecided;  /* --requeue-on may start it again after its result */
     int64_t restart; /* of the job, when it claimed the trial */
     double claim_s;  /* an older answer of Slurm says nothing about the newest start */

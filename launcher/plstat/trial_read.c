@@ -158,7 +158,8 @@ static int read_result(const struct pl_run *run, struct pl_trial_status *ts, str
         return r;
     if (r < 0) {
         ts->state = PL_TRIAL_WAITING;
-        if (r != -ENOENT)
+        ts->unreadable = r != -ENOENT;
+        if (ts->unreadable)
             pl_notes_add(notes, true, "%s", pl_error_text(&err));
         return 0;
     }

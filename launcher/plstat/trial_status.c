@@ -104,11 +104,14 @@ static void correct_cause(struct pl_trial_status *ts)
 /* No source has the end: the node failed, or the job ended before the trial started. */
 static void set_lost(struct pl_trial_status *ts, const char *text)
 {
+    enum pl_cause_kind kind = ts->unreadable ? PL_CAUSE_UNKNOWN
+                              : ts->claimed  ? PL_CAUSE_NODE
+                                             : PL_CAUSE_LAUNCH;
+
     ts->state = PL_TRIAL_LOST;
     if (!ts->cause)
-        ts->cause = json_pack("{s:o, s:s, s:s, s:b}", "kind",
-                              kind_json(ts->claimed ? PL_CAUSE_NODE : PL_CAUSE_LAUNCH), "text",
-                              text, "confidence", "inferred", "inferred", 1);
+        ts->cause = json_pack("{s:o, s:s, s:s, s:b}", "kind", kind_json(kind), "text", text,
+                              "confidence", "inferred", "inferred", 1);
 }
 
 /* True if Slurm's answer has records of the array, by which the task has not begun: Slurm starts
@@ -137,8 +140,10 @@ static bool never_began(const struct pl_slurm_jobs *jobs, int64_t array, int64_t
  * by itself (scancel ARRAY_7). */
 static void set_missing(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
 {
-    if (ts->claimed) {
-        set_lost(ts, "Slurm does not know the job any more, and it wrote no result");
+    if (ts->claimed || ts->unreadable) {
+        set_lost(ts, ts->unreadable
+                         ? "Slurm does not know the job any more, and its result cannot be read"
+                         : "Slurm does not know the job any more, and it wrote no result");
         return;
     }
     if (!never_began(jobs, ts->array, ts->task)) {
@@ -172,6 +177,9 @@ static json_t *cause_without_end(const struct pl_trial_status *ts)
     const char *hub = pl_json_string(json_array_get(json_object_get(ts->doc, "nodes"), 0), "node");
     json_t *cause;
 
+    if (ts->unreadable)
+        return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_UNKNOWN), "text",
+                         "its result cannot be read");
     if (!any_started(ts->doc))
         return json_pack("{s:o}", "kind",
                          kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP));
@@ -206,7 +214,9 @@ static void resolve_ended(struct pl_trial_status *ts)
         return;
     }
     if (strcmp(job->state, "FAILED") != 0) { /* COMPLETED without a result */
-        set_lost(ts, "Slurm reports that the job completed, but it wrote no result");
+        set_lost(ts, ts->unreadable
+                         ? "Slurm reports that the job completed, but its result cannot be read"
+                         : "Slurm reports that the job completed, but it wrote no result");
         return;
     }
     ts->state = PL_TRIAL_FAILED;

@@ -198,6 +198,21 @@ static void test_resolve_claimed(void **state)
     assert_resolved(claimed(), "COMPLETED", "lost", "node");
 }
 
+/* A result that cannot be read is no sign of a node's failure, or of a launch's. */
+static void test_resolve_unreadable(void **state)
+{
+    struct pl_trial_status ts = claimed();
+
+    ts.unreadable = true;
+    assert_resolved(ts, "?", "running", NULL);
+    assert_resolved(ts, NULL, "lost", "unknown");
+    assert_resolved(ts, "COMPLETED", "lost", "unknown");
+    assert_resolved(ts, "FAILED", "failed", "unknown");
+    assert_resolved(ts, "TIMEOUT", "timed-out", "timeout");
+    ts.claimed = false;
+    assert_resolved(ts, NULL, "lost", "unknown");
+}
+
 /* The one record of all tasks that Slurm does not list apart tells the end of a task that never
  * started, and nothing about one that did. */
 static void test_resolve_by_the_rest_of_an_array(void **state)
@@ -538,6 +553,7 @@ int main(void)
         cmocka_unit_test(test_resolve_forgotten_by_its_array),
         cmocka_unit_test(test_resolve_cancelled_before_it_started),
         cmocka_unit_test(test_resolve_claimed),
+        cmocka_unit_test(test_resolve_unreadable),
         cmocka_unit_test(test_resolve_by_the_rest_of_an_array),
         cmocka_unit_test(test_resolve_output_file),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
