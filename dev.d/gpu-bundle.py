@@ -106,7 +106,7 @@ class Bundle:
                 shutil.copy(os.path.join(self.build, name), to)
             return set()
         lines = run("ninja", "-C", self.build, "-t", "commands", *files).splitlines()
-        lines = [re.sub(r"^\S*\bccache (?=\S)", "", x) for x in lines if not x.startswith("ninja: ")]
+        lines = [re.sub(r"^(?:\S*\benv 'CCACHE_[^']*' )?\S*\bccache (?=\S)", "", x) for x in lines if not x.startswith("ninja: ")]
         for line in lines:
             if line not in self.why_not:  # targets share most of their commands
                 self.why_not[line] = self.find_why_not(line)
