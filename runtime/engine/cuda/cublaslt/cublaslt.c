@@ -272,15 +272,16 @@ static const cublasLtMatmulAlgo_t *choice_of(struct pl_cublaslt *lt, struct pl_c
     return pl_tuned_find(lt->tuned, &key);
 }
 
+/* refused: NULL, or the choice that the library does not do. */
 static void find_algorithm(struct pl_cublaslt *lt,
                            const struct pl_cublaslt_key *key,
                            const struct pl_cublaslt_data *data,
                            struct call *c,
                            struct CUstream_st *stream,
-                           bool ask,
+                           const cublasLtMatmulAlgo_t *refused,
                            struct plan *plan)
 {
-    const cublasLtMatmulAlgo_t *kept = ask ? NULL : choice_of(lt, *key);
+    const cublasLtMatmulAlgo_t *kept = refused ? NULL : choice_of(lt, *key);
     bool timed = !kept && may_time(lt, key, stream);
     cublasLtMatmulPreferenceOpaque_t prefer;
     cublasLtMatmulHeuristicResult_t answers[CANDIDATES] = {0};
@@ -307,8 +308,8 @@ static void find_algorithm(struct pl_cublaslt *lt,
      * timed later, this one must not change in the next run. */
     if (!timed && !(lt->tuned && key->add))
         return;
-    pl_tuned_add(lt->tuned, key, &plan->algo);
-    kept = ask ? NULL : pl_tuned_find(lt->tuned, key);
+    pl_tuned_add(lt->tuned, key, &plan->algo, refused);
+    kept = pl_tuned_find(lt->tuned, key);
     if (kept && memcmp(kept, &plan->algo, sizeof(*kept)) != 0) /* another rank was first */
         *plan = (struct plan){.usable = true, .kept = true, .algo = *kept};
 }
@@ -328,14 +329,16 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
         plan = pl_plan_cache_add(&lt->plans, key);
         if (!plan)
             return false;
-        find_algorithm(lt, key, data, &c, stream, false, plan);
+        find_algorithm(lt, key, data, &c, stream, NULL, plan);
         if (!plan->usable)
             return false;
     }
     status = multiply(lt, key, data, &c, &plan->algo, stream);
     if (status != CUBLAS_STATUS_SUCCESS && plan->kept) { /* it was another's, or is damaged */
+        cublasLtMatmulAlgo_t refused = plan->algo;
+
         *plan = (struct plan){0};
-        find_algorithm(lt, key, data, &c, stream, true, plan);
+        find_algorithm(lt, key, data, &c, stream, &refused, plan);
         if (!plan->usable)
             return false;
         status = multiply(lt, key, data, &c, &plan->algo, stream);
@@ -375,7 +378,7 @@ keep_way(struct pl_cublaslt *lt, const struct pl_cublaslt_key *of, cublasLtMatmu
 {
     const cublasLtMatmulAlgo_t *kept;
 
-    pl_tuned_add(lt->tuned, of, &separate);
+    pl_tuned_add(lt->tuned, of, &separate, NULL);
     kept = pl_tuned_find(lt->tuned, of);
     return (kept ? kept : &separate)->data[0] == 0;
 }

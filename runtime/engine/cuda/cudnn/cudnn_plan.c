@@ -261,12 +261,9 @@ static size_t fastest(struct pl_cudnn *dnn,
 }
 
 /* The number of the plan that is fastest. What adds to an array is timed on memory in its place;
- * *ret_timed is false if there is none. */
-static size_t choose(struct pl_cudnn *dnn,
-                     const struct wanted *want,
-                     const struct pl_cudnn_plan *plans,
-                     size_t n,
-                     bool *ret_timed)
+ * if there is none, it is the first plan. */
+static size_t
+choose(struct pl_cudnn *dnn, const struct wanted *want, const struct pl_cudnn_plan *plans, size_t n)
 {
     struct pl_cudnn_array arrays[PL_DNN_ARRAYS];
     struct wanted apart = *want;
@@ -275,9 +272,8 @@ static size_t choose(struct pl_cudnn *dnn,
     int64_t id = want->recipe->output(want->key, &bytes);
 
     memcpy(arrays, want->arrays, want->n_arrays * sizeof(*arrays));
-    *ret_timed = bytes == 0 || pl_cuda_alloc_get(dnn->alloc, bytes, dnn->stream,
-                                                 "results of timed plans", &other, NULL) == 0;
-    if (!*ret_timed)
+    if (bytes && pl_cuda_alloc_get(dnn->alloc, bytes, dnn->stream, "results of timed plans", &other,
+                                   NULL) < 0)
         return 0;
     for (size_t i = 0; other && i < want->n_arrays; i++)
         if (arrays[i].id == id)
@@ -288,17 +284,19 @@ static size_t choose(struct pl_cudnn *dnn,
     return best;
 }
 
-/* Keeps the choice of plan number `best`. Returns it, or the one that another rank chose first. */
+/* Keeps the choice of plan number `best`, instead of one that is of no use (or NULL). Returns it,
+ * or the one that another rank chose first. */
 static size_t keep(struct pl_cudnn *dnn,
                    const struct wanted *want,
                    const struct pl_cudnn_plan *plans,
                    size_t n,
-                   size_t best)
+                   size_t best,
+                   const struct choice *instead)
 {
     struct choice choice = {(int64_t)plans[best].place, plans[best].engine};
     const struct choice *first;
 
-    pl_tuned_add(dnn->tuned, want->key, &choice);
+    pl_tuned_add(dnn->tuned, want->key, &choice, instead);
     first = pl_tuned_find(dnn->tuned, want->key);
     for (size_t i = 0; first && i < n; i++)
         if ((int64_t)plans[i].place == first->place && plans[i].engine == first->engine)
@@ -338,9 +336,9 @@ static void find_plan(struct pl_cudnn *dnn, const struct wanted *want, struct pl
         return;
     }
     if (timed && n > 1)
-        best = choose(dnn, want, plans, n, &timed);
-    if (timed)
-        best = keep(dnn, want, plans, n, best);
+        best = choose(dnn, want, plans, n);
+    if (timed) /* also what could not be tried: ranks and the next run are to have the same bits */
+        best = keep(dnn, want, plans, n, best, kept);
     for (size_t i = 0; i < n; i++)
         if (i != best)
             pl_cudnn_drop_plan(&plans[i]);

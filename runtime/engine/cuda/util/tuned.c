@@ -26,8 +26,6 @@ struct pl_tuned {
     char what[WHAT_MAX];
     char name[32]; /* of the file */
     struct pl_plan_cache known;
-    char *text; /* the file's lines */
-    size_t len;
     bool told; /* that the file cannot be written */
 };
 
@@ -97,34 +95,38 @@ static bool read_line(const struct pl_tuned *t, const char *line, unsigned char 
 
 /* ---- memory ---- */
 
-/* Takes a choice, and its line; one that is known stays as it is. */
+/* The file's valid lines, the oldest first. */
+struct lines {
+    char *text;
+    size_t len;
+};
+
+/* A known value, and after it whether this process has asked for it. */
+static unsigned char *known_value(struct pl_tuned *t, const unsigned char *key)
+{
+    return pl_plan_cache_find(&t->known, key);
+}
+
+/* Takes a choice; it replaces what is known for its key. */
 static int learn(struct pl_tuned *t, const unsigned char *of)
 {
-    size_t bytes = line_bytes(t);
-    char *text;
-    void *value;
+    unsigned char *value = known_value(t, of);
 
-    if (pl_plan_cache_find(&t->known, of))
-        return 0;
-    text = t->len + bytes + 1 <= FILE_MAX ? realloc(t->text, t->len + bytes + 1) : NULL;
-    if (!text)
-        return -ENOMEM;
-    t->text = text;
-    value = pl_plan_cache_add(&t->known, of);
+    if (!value)
+        value = pl_plan_cache_add(&t->known, of);
     if (!value)
         return -ENOMEM;
     memcpy(value, of + t->key_bytes, t->value_bytes);
-    make_line(t, of, t->text + t->len);
-    t->len += bytes;
     return 0;
 }
 
-/* Takes the choices of the file. */
-static int read_file(struct pl_tuned *t, int folder, struct pl_error *err)
+/* Takes the choices of the file. With ret they are also moved together there; the caller frees its
+ * text. */
+static int read_file(struct pl_tuned *t, int folder, struct lines *ret, struct pl_error *err)
 {
     _cleanup_free_ char *text = NULL;
     _cleanup_free_ unsigned char *of = malloc(t->key_bytes + t->value_bytes);
-    size_t len = 0, head = strlen(t->what), bytes = line_bytes(t), bad = 0;
+    size_t len = 0, head = strlen(t->what), bytes = line_bytes(t), bad = 0, good = 0;
     int r =
         of ? pl_own_file_read(folder, t->name, FILE_MAX, &text, &len, err) : pl_error_nomem(err);
 
@@ -135,10 +137,16 @@ static int read_file(struct pl_tuned *t, int folder, struct pl_error *err)
     if (len < head || memcmp(text, t->what, head) != 0)
         return pl_error_set(err, -EINVAL, "'%s/%s' is damaged", t->folder, t->name);
     for (size_t at = head; at < len; at += bytes)
-        if (len - at < bytes || text[at + bytes - 1] != '\n' || !read_line(t, text + at, of))
+        if (len - at < bytes || text[at + bytes - 1] != '\n' || !read_line(t, text + at, of)) {
             bad++;
-        else if (learn(t, of) < 0)
-            break;
+        } else {
+            if (learn(t, of) < 0)
+                break;
+            memmove(text + good, text + at, bytes);
+            good += bytes;
+        }
+    if (ret)
+        *ret = (struct lines){PL_TAKE(text), good};
     return bad ? pl_error_set(err, -EINVAL, "'%s/%s' is damaged: %zu lines are left out", t->folder,
                               t->name, bad)
                : 0;
@@ -151,7 +159,7 @@ static void read_or_tell(struct pl_tuned *t)
     int r = open_folder(t, false, &folder, &err);
 
     if (r == 0)
-        r = read_file(t, folder, &err);
+        r = read_file(t, folder, NULL, &err);
     if (r < 0 && r != -ENOENT)
         pl_log_warn("cuda", "choices of %s are timed again: %s", t->kind, pl_error_text(&err));
 }
@@ -165,16 +173,68 @@ static void lock(int folder)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
-static int write_file(const struct pl_tuned *t, int folder, struct pl_error *err)
+/* Drops the oldest lines that this process has not asked for, until a quarter of the room is free;
+ * and of others as many as have none. */
+static int drop_oldest(struct pl_tuned *t, struct lines *lines, size_t room, struct pl_error *err)
+{
+    size_t bytes = line_bytes(t), kept = 0, most = room - room / 4;
+    size_t surplus = lines->len > most ? (lines->len - most + bytes - 1) / bytes : 0;
+    _cleanup_free_ unsigned char *of = malloc(t->key_bytes + t->value_bytes);
+
+    if (!of)
+        return pl_error_nomem(err);
+    for (size_t at = 0; at < lines->len; at += bytes) {
+        const unsigned char *value = read_line(t, lines->text + at, of) ? known_value(t, of) : NULL;
+
+        if (surplus && !(value && value[t->value_bytes])) {
+            surplus--;
+            continue;
+        }
+        memmove(lines->text + kept, lines->text + at, bytes);
+        kept += bytes;
+    }
+    surplus = kept > room ? (kept - room + bytes - 1) / bytes * bytes : 0;
+    memmove(lines->text, lines->text + surplus, kept - surplus);
+    lines->len = kept - surplus;
+    return 0;
+}
+
+/* Puts a choice after all others, instead of the line that its key has. */
+static int
+append(struct pl_tuned *t, struct lines *lines, const unsigned char *of, struct pl_error *err)
+{
+    size_t bytes = line_bytes(t), key = 2 * t->key_bytes, kept = 0;
+    size_t room = FILE_MAX - strlen(t->what) - bytes;
+    char *text = realloc(lines->text, lines->len + bytes);
+
+    if (!text)
+        return pl_error_nomem(err);
+    lines->text = text;
+    make_line(t, of, text + lines->len);
+    for (size_t at = 0; at < lines->len; at += bytes)
+        if (memcmp(text + at, text + lines->len, key) != 0) {
+            memmove(text + kept, text + at, bytes);
+            kept += bytes;
+        }
+    lines->len = kept;
+    if (lines->len > room && drop_oldest(t, lines, room, err) < 0)
+        return err->code;
+    make_line(t, of, text + lines->len);
+    lines->len += bytes;
+    return 0;
+}
+
+static int
+write_file(const struct pl_tuned *t, int folder, const struct lines *lines, struct pl_error *err)
 {
     size_t head = strlen(t->what);
-    _cleanup_free_ char *whole = malloc(head + t->len + 1);
+    _cleanup_free_ char *whole = malloc(head + lines->len + 1);
 
     if (!whole)
         return pl_error_nomem(err);
     memcpy(whole, t->what, head);
-    memcpy(whole + head, t->text, t->len);
-    return pl_file_write_at(folder, t->name, whole, head + t->len, 0600, false, err);
+    memcpy(whole + head, lines->text, lines->len);
+    return pl_file_write_at(folder, t->name, whole, head + lines->len, 0600, false, err);
 }
 
 /* ---- */
@@ -197,7 +257,7 @@ int pl_tuned_open(const char *kind,
     snprintf(t->what, sizeof(t->what), "%s %d\n%.980s\n", kind, FORMAT, what);
     snprintf(t->name, sizeof(t->name), "%016llx",
              (unsigned long long)pl_plan_hash(t->what, strlen(t->what)));
-    pl_plan_cache_init(&t->known, key_bytes, value_bytes);
+    pl_plan_cache_init(&t->known, key_bytes, value_bytes + 1);
     read_or_tell(t);
     *ret = t;
     return 0;
@@ -208,34 +268,52 @@ void pl_tuned_close(struct pl_tuned *tuned)
     if (!tuned)
         return;
     pl_plan_cache_finish(&tuned->known, NULL);
-    free(tuned->text);
     free(tuned);
 }
 
 const void *pl_tuned_find(struct pl_tuned *tuned, const void *key)
 {
-    return pl_plan_cache_find(&tuned->known, key);
+    unsigned char *value = known_value(tuned, key);
+
+    if (value)
+        value[tuned->value_bytes] = true;
+    return value;
 }
 
-void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value)
+/* True if another process has made the choice. */
+static bool is_chosen(struct pl_tuned *tuned, const void *key, const void *instead)
 {
-    _cleanup_free_ unsigned char *of = malloc(tuned->key_bytes + tuned->value_bytes);
+    const unsigned char *value = known_value(tuned, key);
+
+    return value && !(instead && memcmp(value, instead, tuned->value_bytes) == 0);
+}
+
+void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value, const void *instead)
+{
+    _cleanup_free_ unsigned char *of = malloc(tuned->key_bytes + 2 * tuned->value_bytes);
+    unsigned char *before = of ? of + tuned->key_bytes + tuned->value_bytes : NULL;
     _cleanup_close_ int folder = -EBADF;
     struct pl_error err = {0}, ignored = {0};
+    struct lines lines = {NULL, 0};
     int r = open_folder(tuned, true, &folder, &err);
 
     if (!of)
         return;
     memcpy(of, key, tuned->key_bytes);
     memcpy(of + tuned->key_bytes, value, tuned->value_bytes);
+    if (instead) /* which may be what is known, and be replaced by what is read */
+        memcpy(before, instead, tuned->value_bytes);
     if (r == 0) {
         lock(folder);
-        read_file(tuned, folder, &ignored); /* what is damaged is replaced */
+        read_file(tuned, folder, &lines, &ignored); /* what is damaged is replaced */
     }
-    if (learn(tuned, of) < 0)
-        return;
-    if (r == 0)
-        r = write_file(tuned, folder, &err);
+    if (!is_chosen(tuned, key, instead ? before : NULL)) {
+        if (learn(tuned, of) == 0 && r == 0)
+            r = append(tuned, &lines, of, &err);
+        if (r == 0)
+            r = write_file(tuned, folder, &lines, &err);
+    }
+    free(lines.text);
     if (r == 0 || tuned->told)
         return;
     tuned->told = true;

@@ -35,10 +35,12 @@ void pl_tuned_close(struct pl_tuned *tuned);
 /* The value, or NULL. Valid until the next call. */
 const void *pl_tuned_find(struct pl_tuned *tuned, const void *key);
 
-/* Adds a choice for a new key, and writes the file, with what others have added to it meanwhile: if
- * another process was first, its choice for the key is the one that pl_tuned_find() returns from
- * now on, so that all have the same bits, now and in the next run. Without memory or a file it is
- * known to this process only, or not even to it. */
-void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value);
+/* Adds a choice, and writes the file, with what others have added to it meanwhile: if another
+ * process was first, its choice for the key is the one that pl_tuned_find() returns from now on, so
+ * that all have the same bits, now and in the next run. instead: NULL, or the choice that was found
+ * and is of no use any more, which is replaced. A file that has no room loses the oldest choices,
+ * but for those that this process has found. Without memory or a file a choice is known to this
+ * process only, or not even to it. */
+void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value, const void *instead);
 
 #endif

@@ -549,6 +549,32 @@ static void test_a_choice_that_is_not_there_is_made_anew(void **state)
     start_timed(false, CARD);
     fake_dnn.first_engine = 1000;
     assert_int_equal(timed_conv(2, PL_CONV_FORWARD, false, two, 3), 1);
+    assert_int_equal(fake_dnn.runs, RUNS(3));
+    end_dnn();
+    start_timed(false, CARD); /* and is kept */
+    fake_dnn.first_engine = 1000;
+    assert_int_equal(timed_conv(2, PL_CONV_FORWARD, false, third, 9), 1);
+    assert_int_equal(fake_dnn.runs, 1);
+    end_dnn();
+    end_home(home);
+}
+
+/* Without memory to try what is added to, the first engine does it, now and in the next run. */
+static void test_a_choice_without_memory_is_kept(void **state)
+{
+    char home[64];
+
+    new_home(home);
+    start_timed(false, CARD);
+    fake_cuda.fails = "cudaMalloc";
+    fake_cuda.code = 2; /* cudaErrorMemoryAllocation */
+    assert_int_equal(timed_conv(2, PL_CONV_DATA, true, third, 9), 0);
+    fake_cuda.fails = NULL;
+    assert_int_equal(fake_dnn.runs, 1);
+    end_dnn();
+    start_timed(false, CARD);
+    assert_int_equal(timed_conv(2, PL_CONV_DATA, true, third, 9), 0);
+    assert_int_equal(fake_dnn.runs, 1);
     end_dnn();
     end_home(home);
 }
@@ -572,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_what_adds_is_timed_on_other_memory),
         cmocka_unit_test(test_a_candidate_wants_little_memory),
         cmocka_unit_test(test_a_choice_that_is_not_there_is_made_anew),
+        cmocka_unit_test(test_a_choice_without_memory_is_kept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -736,6 +736,10 @@ static void test_a_refused_choice_is_asked_for_again(void **state)
     assert_int_equal(fake_lt.heuristics, 1);
     assert_int_equal(atomic_load(&calls.library), 1);
     end();
+    start_timed(false, CARD); /* it was replaced */
+    assert_int_equal(timed_product(4, false, later, 4), 0);
+    assert_int_equal(fake_lt.heuristics, 0);
+    end();
     end_home(home);
 }
 
