@@ -39,9 +39,11 @@ static inline bool pl_activation_needs_pre(enum pl_activation act)
  * f32, and not rounded to 16 bits. If x_pre [rows, in] is not NULL, x is x_act(x_pre), and backward
  * dx is multiplied by x_act'(x_pre): it is then the dz of the layer before. x_act needs pre, and
  * dx_add is not set. dx_sums [in], if it is not NULL, (+)= the column sums of dx as it was rounded:
- * the db of that layer. They are f32 in 16-bit tables, and go with x_pre only. */
+ * the db of that layer. They are f32 in 16-bit tables, and go with x_pre only. dy_row: if it is not
+ * 0, backward does nothing but db, without an activation, and the rows of dy are so many elements
+ * apart; dz is not used. */
 struct pl_linear_args {
-    size_t rows, in, out;
+    size_t rows, in, out, dy_row;
     enum pl_activation act, x_act;
     bool dx_add, dw_add, db_add, dw_wide, db_wide, dx_sums_add;
     const void *x, *x_pre, *w, *b, *dy;

@@ -90,8 +90,10 @@ PL_INLINE void slope_rows(const enum pl_activation act,
                           size_t n,
                           float *restrict sums)
 {
+    size_t row = a->dy_row ? a->dy_row : a->out;
+
     for (size_t r = 0; r < a->rows; r++) {
-        const float *dy = (const float *)a->dy + r * a->out + o0;
+        const float *dy = (const float *)a->dy + r * row + o0;
         float *dz = (float *)a->dz + r * a->out + o0;
 
         if (act == PL_ACT_NONE) {
@@ -141,6 +143,8 @@ void PL_CPU(linear_backward)(const struct pl_linear_args *a)
     if (a->act != PL_ACT_NONE || a->db)
         pl_pool_parallel(a->out, PL_MIN(a->out / pl_pool_threads() / 16 * 16 + 16, (size_t)COLUMNS),
                          slope_columns, (void *)a);
+    if (a->dy_row)
+        return;
     if (a->dx)
         PL_CPU(gemm)
     (&(struct pl_gemm){.m = a->rows,

@@ -97,7 +97,7 @@ template <class T> struct sloped_to {
  * BIAS_AHEAD rows in real<T>, and these sums in f64. */
 template <class T>
 __global__ void __launch_bounds__(32 * BIAS_LINES)
-    bias_kernel(size_t rows, size_t out, size_t pieces, const T *dz, double *partial)
+    bias_kernel(size_t rows, size_t out, size_t row, size_t pieces, const T *dz, double *partial)
 {
     const unsigned per = pack<T>::size;
     PL_SHARED(double, of_line, [BIAS_LINES][32 * pack<T>::size]);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(32 * BIAS_LINES)
         PL_UNROLL
         for (unsigned j = 0; j < BIAS_AHEAD; j++)
             if (r + j * BIAS_LINES < end)
-                in[j] = load_pack(dz, (r + j * BIAS_LINES) * out + column);
+                in[j] = load_pack(dz, (r + j * BIAS_LINES) * row + column);
         PL_UNROLL
         for (unsigned j = 0; j < BIAS_AHEAD; j++) {
             PL_UNROLL
@@ -163,11 +163,11 @@ __global__ void __launch_bounds__(32 * BIAS_PIECE_LINES)
 
 template <class T> struct column {
     const T *dz;
-    size_t out;
+    size_t row;
 
     __device__ double operator()(size_t, size_t k, size_t i) const
     {
-        return load(dz, k * out + i);
+        return load(dz, k * row + i);
     }
 };
 
@@ -181,33 +181,35 @@ template <class T> struct bias_to {
     }
 };
 
-/* OUT: as of sums.cuh. */
-template <class T, class OUT> void bias_sums(size_t rows, size_t out, const T *dz, const OUT &to)
+/* Rows are `row` elements apart. OUT: as of sums.cuh. */
+template <class T, class OUT>
+void bias_sums(size_t rows, size_t out, size_t row, const T *dz, const OUT &to)
 {
     size_t tiles = ceil_div(out, 32 * pack<T>::size), pieces = ceil_div(BIAS_BLOCKS, tiles);
     size_t most = ceil_div(rows, BIAS_LINES * BIAS_AHEAD);
     double *partial;
 
-    if (rows == 0 || out % pack<T>::size || !packable(dz)) {
-        sums(1, rows, out, column<T>{dz, out}, to);
+    if (rows == 0 || out % pack<T>::size || row % pack<T>::size || !packable(dz)) {
+        sums(1, rows, out, column<T>{dz, row}, to);
         return;
     }
     pieces = pieces < most ? pieces : most;
     partial = (double *)scratch(pieces * out * sizeof(*partial));
     if (!partial)
         return;
-    PL_LAUNCH((bias_kernel<T>), tiles * pieces, dim3(32, BIAS_LINES), 0, rows, out, pieces, dz,
+    PL_LAUNCH((bias_kernel<T>), tiles * pieces, dim3(32, BIAS_LINES), 0, rows, out, row, pieces, dz,
               partial);
     PL_LAUNCH((bias_pieces_kernel<OUT>), ceil_div(out, 32), dim3(32, BIAS_PIECE_LINES), 0, out,
               pieces, (const double *)partial, to);
 }
 
-template <class T> void write_sums(size_t rows, size_t n, const T *x, void *to, bool wide, bool add)
+template <class T>
+void write_sums(size_t rows, size_t n, size_t row, const T *x, void *to, bool wide, bool add)
 {
     if (wide)
-        bias_sums(rows, n, x, bias_to<real<T>>{(real<T> *)to, add});
+        bias_sums(rows, n, row, x, bias_to<real<T>>{(real<T> *)to, add});
     else
-        bias_sums(rows, n, x, bias_to<T>{(T *)to, add});
+        bias_sums(rows, n, row, x, bias_to<T>{(T *)to, add});
 }
 
 } // namespace
@@ -225,6 +227,11 @@ template <class T> void linear_backward(const struct pl_linear_args *a)
 {
     const T *x = (const T *)a->x, *w = (const T *)a->w, *dz = (const T *)a->dz;
 
+    if (a->dy_row) {
+        if (a->db)
+            write_sums(a->rows, a->out, a->dy_row, (const T *)a->dy, a->db, a->db_wide, a->db_add);
+        return;
+    }
     slopes<T>(a);
     if (a->dx && a->x_pre)
         gemm<T>({1, a->rows, a->in, a->out}, strided<T>{dz, a->out, 1, 0},
@@ -241,9 +248,9 @@ template <class T> void linear_backward(const struct pl_linear_args *a)
         gemm<T>({1, a->out, a->in, a->rows}, strided<T>{dz, 1, a->out, 0},
                 strided<T>{x, 1, a->in, 0}, gemm_to<T>{(T *)a->dw, a->in, 0, 1, a->dw_add});
     if (a->db)
-        write_sums(a->rows, a->out, dz, a->db, a->db_wide, a->db_add);
+        write_sums(a->rows, a->out, a->out, dz, a->db, a->db_wide, a->db_add);
     if (a->dx && a->dx_sums)
-        write_sums(a->rows, a->in, (const T *)a->dx, a->dx_sums, true, a->dx_sums_add);
+        write_sums(a->rows, a->in, a->in, (const T *)a->dx, a->dx_sums, true, a->dx_sums_add);
 }
 
 PL_CUDA_DEFINE(linear_forward, linear);

@@ -33,12 +33,29 @@ static void sum_dx(const struct pl_linear_args *a)
     }
 }
 
+static void sum_dy(const struct pl_linear_args *a, const real *dy, size_t row)
+{
+    real *db = a->db;
+
+    for (size_t o = 0; db && o < a->out; o++) {
+        double sum = a->db_add ? db[o] : 0;
+
+        for (size_t r = 0; r < a->rows; r++)
+            sum += dy[r * row + o];
+        db[o] = (real)sum;
+    }
+}
+
 void PL_REF(linear_backward)(const struct pl_linear_args *a)
 {
     const real *x = a->x, *w = a->w, *dy = a->dy;
     const real *at = pl_activation_needs_pre(a->act) ? a->pre : a->y;
-    real *dz = a->dz, *dx = a->dx, *dw = a->dw, *db = a->db;
+    real *dz = a->dz, *dx = a->dx, *dw = a->dw;
 
+    if (a->dy_row) {
+        sum_dy(a, dy, a->dy_row);
+        return;
+    }
     for (size_t k = 0; k < a->rows * a->out; k++)
         if (a->act <= PL_ACT_RELU) /* for any dy */
             dz[k] = a->act == PL_ACT_RELU && at[k] <= 0 ? 0 : dy[k];
@@ -67,11 +84,5 @@ void PL_REF(linear_backward)(const struct pl_linear_args *a)
             dw[o * a->in + i] = (real)sum;
         }
     }
-    for (size_t o = 0; db && o < a->out; o++) {
-        double sum = a->db_add ? db[o] : 0;
-
-        for (size_t r = 0; r < a->rows; r++)
-            sum += dz[r * a->out + o];
-        db[o] = (real)sum;
-    }
+    sum_dy(a, dz, a->out);
 }

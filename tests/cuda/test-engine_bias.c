@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Gradients of biases that somebody else adds up, who completes the gradient of the layer's output
- * (`bias_of` of a node): the norm after a residual sum, and the product before which a gelu is. On
- * a device of the emulated CUDA kernels, against the layer's own sums, which casts round to 16
- * bits. */
+ * (`bias_of` of a node): the norm after a residual sum, the product before which a gelu is, and an
+ * attention. On a device of the emulated CUDA kernels, against the layer's own sums, which casts
+ * round to 16 bits. */
 #include "runtime/engine/ops/ops.h"
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/cuda/fake_device.h"
@@ -235,9 +235,112 @@ static void test_biases_are_summed_by_others(void **state)
         }
 }
 
+/* Where an attention reads the layer's output. */
+enum reader {
+    ALONE,
+    AND_ANOTHER, /* op, whose gradient is added */
+    BY_PARTS,    /* by three inputs, views of it */
+    IN_F16,
+    NOBODY, /* but the loss */
+    READERS,
+};
+
+#define TIMES 23
+#define BATCHES 2
+
+static plume_tensor *trace_attention(struct net *net, enum reader reader, size_t heads)
+{
+    plume_tensor *x = APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, &net->t[0]), *y;
+    plume_tensor *h = APPLY(PLUME_OP_LINEAR, PLUME_IDENTITY, 0, x, &net->t[1], &net->t[2]);
+    struct plume_op_args args = {{(int64_t)heads, 1}, {0}};
+    plume_tensor *in[3] = {h}, *loss = NULL;
+    size_t n = reader == BY_PARTS ? 3 : 1, width = h->shape[2] / 3;
+
+    for (size_t i = 0; i < n && n > 1; i++) {
+        struct plume_op_args slice = {{2, (int64_t)(i * width), (int64_t)width}, {0}};
+
+        assert_int_equal(pl_op_call(&net->tape, PLUME_OP_SLICE, &h, 1, &slice, &in[i], NULL), 0);
+    }
+    assert_int_equal(pl_op_call(&net->tape, PLUME_OP_ATTENTION, in, n, &args, &y, NULL), 0);
+    if (reader == NOBODY)
+        y = h;
+    if (reader == AND_ANOTHER)
+        also(net, &loss, loss_of(net, h));
+    also(net, &loss, loss_of(net, y));
+    return loss;
+}
+
+/* Gradients of the bias, once and then added twice. Returns the number of biases that are summed.
+ */
+static unsigned
+run_attention(enum reader reader, size_t heads, size_t width, bool wide, float *once, float *twice)
+{
+    static struct net net;
+    unsigned summed = 0;
+    plume_tensor *loss;
+
+    memset(&net, 0, sizeof(net));
+    pl_tape_init(&net.tape, fake_device(), PL_REAL_F32, true);
+    leaf(&net, PL_REAL_F32, 3, (size_t[]){BATCHES, TIMES, width});
+    leaf(&net, PL_REAL_F32, 2, (size_t[]){3 * width, width});
+    leaf(&net, PL_REAL_F32, 1, (size_t[]){3 * width});
+    net.t[1].is_param = net.t[2].is_param = true;
+    net.tape.amp_dtype = reader == IN_F16 ? PLUME_F16 : PLUME_BF16;
+    net.tape.wide_grads = wide;
+    pl_tape_begin(&net.tape);
+    loss = trace_attention(&net, reader, heads);
+    pl_tape_end(&net.tape);
+    assert_int_equal(pl_tape_prepare(&net.tape, &loss, 1, 1, NULL), 0);
+    memset(net.tape.memory, 0xff, net.tape.memory_bytes);
+    for (int i = 0; i < 2; i++) {
+        struct pl_backward back = {.loss = loss, .seed = 1, .accumulate = i};
+
+        assert_int_equal(pl_tape_forward(&net.tape, NULL), 0);
+        assert_int_equal(pl_tape_backward(&net.tape, &back, NULL), 0);
+        memcpy(i ? twice : once, net.t[2].grad, 3 * width * sizeof(float));
+    }
+    for (size_t i = 0; i < net.tape.n; i++)
+        summed += net.tape.nodes[i].fusion.summed;
+    finish(&net);
+    return summed;
+}
+
+/* The sums for keys are 0 but for roundings, those for values the sums of the output's gradient. */
+static void test_an_attention_sums_the_bias_before_it(void **state)
+{
+    static float want[3 * WIDTH], got[3 * WIDTH], twice[3 * WIDTH];
+
+    for (enum reader reader = ALONE; reader < READERS; reader++)
+        for (size_t width = WIDTH - 4; width <= WIDTH; width += 4) {
+            size_t heads = width / 4;
+            float most = 0;
+
+            assert_int_equal(run_attention(reader, heads, width, false, want, twice), 0);
+            assert_int_equal(run_attention(reader, heads, width, true, got, twice),
+                             reader == ALONE);
+            for (size_t i = 0; i < 3 * width; i++)
+                most = fmaxf(most, fabsf(want[i]));
+            for (size_t i = 0; i < 3 * width; i++) {
+                /* A sum of BATCHES TIMES numbers that are rounded to 8 bits, and may cancel. */
+                float error = 0x1p-8f * fabsf(want[i]) + 0x1p-5f * most;
+
+                if (!(fabsf(got[i] - want[i]) <= error))
+                    fail_msg("reader %d: gradient %zu of the bias is %.9g, by the layer %.9g",
+                             (int)reader, i, (double)got[i], (double)want[i]);
+                assert_true(twice[i] == got[i] + got[i]);
+                if (reader == ALONE && i / width == 1)
+                    assert_true(got[i] == 0);
+            }
+            assert_true(most > 0);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_biases_are_summed_by_others)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_biases_are_summed_by_others),
+        cmocka_unit_test(test_an_attention_sums_the_bias_before_it),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

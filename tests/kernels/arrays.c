@@ -32,8 +32,9 @@ static void put(struct arrays *to,
 ARRAYS_DECLARE(linear)
 {
     size_t x = a->rows * a->in, w = a->out * a->in, y = a->rows * a->out;
+    size_t dy = a->dy_row && a->rows ? (a->rows - 1) * a->dy_row + a->out : y;
 
-    IN(x, x), IN(x_pre, x), IN(w, w), IN(b, a->out), IN(dy, y), FORWARD(y, y);
+    IN(x, x), IN(x_pre, x), IN(w, w), IN(b, a->out), IN(dy, dy), FORWARD(y, y);
     OUT(pre, y, "forward", !pl_activation_needs_pre(a->act));
     OUT(dz, y, "backward", false), BACKWARD(dx, x);
     put(ret, a->dw_wide ? ARRAY_STAT : ARRAY_OUT, a->dw_add ? NULL : "backward", 0, &a->dw, w);

@@ -200,6 +200,39 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+/* The sums of some columns of wider rows, in which a layer's gradient is. */
+static void sums_alone(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    size_t rows = check_random(4) ? check_random(300) : 0, out = 1 + check_random(70);
+    bool packs = check_random(2); /* the kernel with whole packs */
+    size_t row = packs ? (out = 8 * (1 + out / 8)) + 8 * check_random(9) : out + check_random(9);
+    size_t n = rows ? (rows - 1) * row + out : 0;
+    const float *dy = check_floats(n, FILL_RANDOM);
+    float *want = check_floats(out, FILL_RANDOM), *have = check_copy(want, out);
+    struct pl_linear_args a = {.rows = rows,
+                               .out = out,
+                               .dy_row = row,
+                               .db_add = check_random(2),
+                               .db_wide = check_random(2),
+                               .dy = n ? dy : NULL};
+
+    check_case("column sums of %zu rows of %zu, %zu apart, add %d wide %d", rows, out, row,
+               a.db_add, a.db_wide);
+    a.db = want;
+    ref->linear_backward(&a);
+    a.db = have;
+    got->linear_backward(&a);
+    for (size_t o = 0; o < out; o++) {
+        double all = 1;
+
+        for (size_t r = 0; r < rows; r++)
+            all += fabs((double)dy[r * row + o]);
+        check_close("db", o, have[o], want[o],
+                    bound(rows, all) - (a.db_wide ? check_rounding(want[o]) : 0));
+    }
+    check_end_case();
+}
+
 /* The loss is the sum of y weighted with dy. */
 static double weighted(void *ctx)
 {
@@ -291,6 +324,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, 13, 513, 40, FILL_LARGE);
     one(ref, got, 160, 130, 150, FILL_RANDOM); /* several blocks of rows */
     one(ref, got, 5, 3, 4200, FILL_RANDOM);    /* several blocks of columns */
+    for (size_t n = 0; n < check_many(40, 10); n++)
+        sums_alone(ref, got);
     threads(got, 150, 401, 170);
     threads(got, 30, 101, 170);
 }

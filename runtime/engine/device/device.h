@@ -26,7 +26,7 @@
 
 /* The interface's version: a shared object with another one is refused. A change of this file or of
  * an op's arguments raises it; a new op changes it by itself. */
-#define PL_DEVICE_VERSION (12u << 16 | (unsigned)sizeof(struct pl_kernels))
+#define PL_DEVICE_VERSION (13u << 16 | (unsigned)sizeof(struct pl_kernels))
 
 /* The only symbol of plume-cuda.so: const struct pl_device_ops *plume_cuda_device(void). */
 #define PL_DEVICE_CUDA_SYMBOL "plume_cuda_device"

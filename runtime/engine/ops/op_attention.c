@@ -58,11 +58,52 @@ static void forward(const struct pl_call *c)
     c->k->attention_forward(&args);
 }
 
+/* The sums over batch and time of the gradients of queries, keys and values: the gradient of the
+ * bias of the layer that makes them. A row's probabilities add up to 1, whatever the scores, so the
+ * sums for the values are those of dy, and the sums for the keys are 0 (what adding up dk gives is
+ * nothing but what has been rounded). Only dq has to be read. */
+static void sum_up(const struct pl_call *c, const struct pl_attention_args *args)
+{
+    size_t width = args->heads * args->dim;
+    struct pl_linear_args a = {.rows = args->batch * args->time,
+                               .out = width,
+                               .dy_row = args->dq_at.time,
+                               .db_add = c->sums_add,
+                               .db_wide = true,
+                               .dy = args->dq,
+                               .db = c->sums};
+
+    c->k->linear_backward(&a);
+    a.dy_row = args->dy_at.time;
+    a.dy = args->dy;
+    a.db = (float *)c->sums + 2 * width;
+    c->k->linear_backward(&a);
+    a.rows = 0;
+    a.db = (float *)c->sums + width;
+    if (!c->sums_add)
+        c->k->linear_backward(&a);
+}
+
 static void backward(const struct pl_call *c)
 {
     struct pl_attention_args args = attention_args(c);
 
     c->k->attention_backward(&args);
+    if (c->sums)
+        sum_up(c, &args);
+}
+
+static bool sums_grad(const struct pl_node *node)
+{
+    return node->n_in == 1 && !node->add[0];
+}
+
+/* sum_up() reads dq and dy. */
+static double side_bytes(const struct pl_node *node, bool backward)
+{
+    return backward && node->fusion.bias_of
+               ? 2 * (double)node->out->count * (double)pl_real_size(node->k->real)
+               : 0;
 }
 
 /* Two products forward, five backward; half of each if causal. */
@@ -80,6 +121,8 @@ static const struct pl_op op_attention = {
     .product = true,
     .forward = forward,
     .backward = backward,
+    .sums_grad = sums_grad,
+    .side_bytes = side_bytes,
     .flops = flops,
     .split = PL_SPLIT_HEADS,
 };

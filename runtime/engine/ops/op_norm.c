@@ -252,14 +252,16 @@ static void embedding_backward(const struct pl_call *c)
     c->k->embedding_backward(&args);
 }
 
-/* Forward reads the rows that are used; backward writes the whole table's gradient. */
+/* Forward reads the rows that are used. Backward writes the whole table's gradient, or adds to the
+ * rows that are used, which are as many as ids at most. */
 static double embedding_bytes(const struct pl_node *node, bool backward)
 {
     double size = (double)pl_dtype_size(node->out->dtype);
     double rows = (double)node->out->count * size, ids = 4.0 * (double)node->in[1]->count;
     double table = (double)node->in[0]->count * size;
 
-    return backward ? ids + rows + table * (node->add[0] ? 2 : 1) : ids + 2 * rows;
+    return backward ? ids + rows + (node->add[0] ? 2 * PL_MIN(table, rows) : table)
+                    : ids + 2 * rows;
 }
 
 static const struct pl_op op_embedding = {

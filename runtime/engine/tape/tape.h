@@ -200,7 +200,9 @@ struct pl_op {
     /* The input that is added to each row of the output before its activation; 0: none. */
     size_t bias;
     bool bias_sums; /* its backward can do as `bias_of` says, with slope_of or after a sum */
-    bool chunks;    /* a loss that can have its layer's rows by chunks (`product` of pl_fusion) */
+    /* True if it can so for the gradient of in[0], without reading all of that; NULL: never. */
+    bool (*sums_grad)(const struct pl_node *node);
+    bool chunks; /* a loss that can have its layer's rows by chunks (`product` of pl_fusion) */
     /* Does n rows of a layer, from `first` on: `out` and `out_grad` have these rows only. NULL: the
      * op has no such rows, or it needs more than a row for them. */
     void (*part)(const struct pl_call *call, size_t first, size_t n, bool backward);

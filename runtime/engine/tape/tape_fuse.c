@@ -19,7 +19,7 @@
  * 2410.10989). The product that makes the gradient of a layer's weights writes it in f32, and
  * nothing rounds it to 16 bits on its way to the parameter's. Who completes the gradient of a
  * layer's output, the product with that slope or the norm after the residual sum, also adds up its
- * columns: the gradient of the bias. */
+ * columns: the gradient of the bias. So does an attention, which knows most of the sums. */
 #include "runtime/engine/tape/tape_private.h"
 
 static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
@@ -337,6 +337,19 @@ static struct pl_node *norm_after(const struct pl_tape *tape, const plume_tensor
     return NULL;
 }
 
+/* The node that alone reads the layer's output, and can add up its gradient. NULL: none can. */
+static struct pl_node *summing_after(const struct pl_tape *tape, const struct pl_node *layer)
+{
+    size_t next = next_use(tape, layer->out, layer->out->node);
+    struct pl_node *node = next < tape->n ? &tape->nodes[next] : NULL;
+
+    return node && node->op->sums_grad && node->op->sums_grad(node) && node->back &&
+                   node->k == layer->k && node->in[0] == layer->out &&
+                   is_only_for(tape, layer->out, next)
+               ? node
+               : NULL;
+}
+
 /* The gradient of a layer's bias, if the layer writes it in f32 and takes its output's gradient as
  * it is. It is then written earlier: nobody else may do so in between. */
 static void take_bias(struct pl_tape *tape, struct pl_node *layer)
@@ -350,6 +363,8 @@ static void take_bias(struct pl_tape *tape, struct pl_node *layer)
         by = &tape->nodes[next];
     else if (!layer->op->scribbles || !layer->op->scribbles(layer))
         by = norm_after(tape, layer->out);
+    if (!by && !layer->fusion.sloped)
+        by = summing_after(tape, layer);
     if (!by || by->fusion.bias_of ||
         is_read_between(tape, pl_node_grad_of(tape, layer, layer->op->bias), at, by->out->node))
         return;

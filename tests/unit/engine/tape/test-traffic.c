@@ -242,15 +242,15 @@ static void test_gpt2_moves_so_many_bytes(void **state)
 
     make(&m, SHARES | FUSES);
     t = show(&m, "GPT-2");
-    near(gb(t.outside), 29.30);
+    near(gb(t.outside), 28.59);
     pl_tape_finish(&m.tape);
     make(&m, SHARES | FUSES | O2);
     t = show(&m, "GPT-2, O2");
-    near(gb(t.outside), 21.45);
+    near(gb(t.outside), 20.79);
     pl_tape_finish(&m.tape);
     make(&m, SHARES);
     t = show(&m, "GPT-2, each op by itself");
-    near(gb(t.outside), 62.04);
+    near(gb(t.outside), 61.93);
     pl_tape_finish(&m.tape);
 }
 
