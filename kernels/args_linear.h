@@ -70,7 +70,9 @@ struct pl_matmul_args {
  * pl_conv_size(width, ...)], dy like y; act is relu or none. Backward: dz = dy where relu passed,
  * else 0 (dy is not changed); dx, dw, db follow from dz. If there is no memory for scratch, the
  * outputs are NaN. last: channels are last in memory, x [batch, height, width, in], w [out,
- * kernel_h, kernel_w, in], y [batch, oh, ow, out], and so are dx, dw, dy. */
+ * kernel_h, kernel_w, in], y [batch, oh, ow, out], and so are dx, dw, dy.
+ * Mend: unless *bad is 0, forward for those elements of y alone whose window has an x that is not
+ * finite; bad is used by nothing else. */
 struct pl_conv2d_args {
     size_t batch, in, height, width, out;
     size_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
@@ -79,6 +81,7 @@ struct pl_conv2d_args {
     const void *x, *w, *b, *dy;
     void *y; /* written forward, read backward if relu */
     void *dx, *dw, *db;
+    const uint32_t *bad;
 };
 
 /* Number of windows along an axis; 0 if the kernel is longer than the padded axis. */
@@ -168,11 +171,13 @@ pl_window_count(size_t size, size_t kernel, size_t stride, size_t pad, size_t di
  * element (n, i, j, u, v, c) is x at (n, 2 i + u - before_h, 2 j + v - before_w, c), or 0 where x
  * has none. space_to_depth: dst = y of src = x. depth_to_space: dst = x (+)= its elements in src =
  * y, 0 where y has none. With this a convolution of few channels at every second place is one of 4
- * wide channels at every place. Exact. */
+ * wide channels at every place. bad: if not NULL, space_to_depth writes 0 for an element that is
+ * not finite, and adds to *bad for each, or for some of them together. Exact. */
 struct pl_squares_args {
     size_t batch, height, width, channels;
     size_t rows, columns, wide, before_h, before_w;
     bool add; /* in depth_to_space */
+    uint32_t *bad;
     const void *src;
     void *dst;
 };
@@ -241,6 +246,7 @@ pl_taps_of(enum pl_resample mode, size_t n, size_t m, size_t i)
     X(matmul, matmul)                                                                              \
     X(conv2d_forward, conv2d)                                                                      \
     X(conv2d_backward, conv2d)                                                                     \
+    X(conv2d_mend, conv2d)                                                                         \
     X(max_pool2d_forward, pool2d)                                                                  \
     X(max_pool2d_backward, pool2d)                                                                 \
     X(avg_pool2d_forward, pool2d)                                                                  \

@@ -3,6 +3,8 @@
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
+#include <math.h>
+
 #define GRAIN 16384 /* elements */
 
 /* Row r of [batch, rows]. */
@@ -23,6 +25,11 @@ static void gather_row(void *ctx, size_t begin, size_t end)
                 x += there ? ((n * a->height + row) * a->width + col) * a->channels : 0;
                 for (size_t c = 0; c < a->wide; c++)
                     y[c] = there && c < a->channels ? x[c] : 0;
+                for (size_t c = 0; a->bad && c < a->wide; c++)
+                    if (!isfinite(y[c])) {
+                        __atomic_fetch_add(a->bad, 1, __ATOMIC_RELAXED);
+                        y[c] = 0;
+                    }
             }
     }
 }

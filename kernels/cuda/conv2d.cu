@@ -13,6 +13,9 @@
 namespace pl_cuda
 {
 
+#define MEND_THREADS 256
+#define MEND_BLOCKS 1056 /* 8 per multiprocessor of an H100 */
+
 namespace
 {
 
@@ -214,7 +217,55 @@ template <class T> struct db_to {
     }
 };
 
+/* A thread per element of y, of which it does those whose window has an x that is not finite. Reads
+ * one number and does nothing where all are finite, so that its own speed does not matter. */
+template <class T>
+__global__ void __launch_bounds__(MEND_THREADS)
+    conv2d_mend_kernel(size_t count, shape s, struct pl_conv2d_args a)
+{
+    const T *x = (const T *)a.x, *w = (const T *)a.w, *b = (const T *)a.b;
+
+    if (*a.bad == 0)
+        return;
+    for (size_t k = (size_t)blockIdx.x * MEND_THREADS + threadIdx.x; k < count;
+         k += (size_t)gridDim.x * MEND_THREADS) {
+        size_t window = k / s.out, o = k % s.out, at = s.y_at(window, o), place;
+        size_t image = s.by_windows(window, &place), taps = s.in * s.kernel_h * s.kernel_w, j;
+        size_t i = s.by_windows_w(place, &j);
+        real<T> sum = b ? load(b, o) : 0;
+        bool finite = true;
+
+        for (size_t tap = 0; tap < taps; tap++) {
+            size_t u, v, c = s.tap(tap, &u, &v), row, column;
+
+            row = i * s.stride_h + u - s.pad_h; /* below 0 it wraps around, as a column */
+            column = j * s.stride_w + v - s.pad_w;
+            if (row < s.height && column < s.width) {
+                real<T> value =
+                    load(x, s.last ? ((image * s.height + row) * s.width + column) * s.in + c
+                                   : ((image * s.in + c) * s.height + row) * s.width + column);
+
+                finite &= isfinite(value);
+                sum += value * load(w, o * taps + tap);
+            }
+        }
+        if (!finite)
+            store((T *)a.y, at, a.relu && sum <= 0 ? (real<T>)0 : sum);
+    }
+}
+
 } // namespace
+
+template <class T> void conv2d_mend(const struct pl_conv2d_args *a)
+{
+    shape s = shape_of(a);
+    size_t count = a->batch * s.windows_h * s.windows_w * a->out;
+    size_t blocks = ceil_div(count, MEND_THREADS);
+
+    if (count)
+        PL_LAUNCH((conv2d_mend_kernel<T>), blocks < MEND_BLOCKS ? blocks : MEND_BLOCKS,
+                  MEND_THREADS, 0, count, s, *a);
+}
 
 template <class T> void conv2d_forward(const struct pl_conv2d_args *a)
 {
@@ -247,5 +298,6 @@ template <class T> void conv2d_backward(const struct pl_conv2d_args *a)
 
 PL_CUDA_DEFINE(conv2d_forward, conv2d);
 PL_CUDA_DEFINE(conv2d_backward, conv2d);
+PL_CUDA_DEFINE(conv2d_mend, conv2d);
 
 } // namespace pl_cuda

@@ -35,6 +35,13 @@ __global__ void __launch_bounds__(THREADS) space_to_depth_kernel(size_t count, s
     const T *x = (const T *)a.src;
     T *y = (T *)a.dst + half * 2 * a.wide;
     bunch<T, 2 *WIDE> all = {};
+    bool bad = false;
+    auto finite = [&](T value) {
+        bool ok = !a.bad || isfinite(widen_one(value));
+
+        bad |= !ok;
+        return ok ? value : T();
+    };
 
     if (half >= count)
         return;
@@ -46,7 +53,7 @@ __global__ void __launch_bounds__(THREADS) space_to_depth_kernel(size_t count, s
             size_t column = 2 * j + k / WIDE - a.before_w, c = k % WIDE;
 
             if (row < a.height && column < a.width && c < a.channels)
-                all.of[k] = x[((n * a.height + row) * a.width + column) * a.channels + c];
+                all.of[k] = finite(x[((n * a.height + row) * a.width + column) * a.channels + c]);
         }
         *reinterpret_cast<bunch<T, 2 * WIDE> *>(y) = all;
     } else {
@@ -54,9 +61,12 @@ __global__ void __launch_bounds__(THREADS) space_to_depth_kernel(size_t count, s
             size_t column = 2 * j + k / a.wide - a.before_w, c = k % a.wide;
             bool there = row < a.height && column < a.width && c < a.channels;
 
-            y[k] = there ? x[((n * a.height + row) * a.width + column) * a.channels + c] : T();
+            y[k] =
+                there ? finite(x[((n * a.height + row) * a.width + column) * a.channels + c]) : T();
         }
     }
+    if (bad)
+        atomicAdd(a.bad, 1u);
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
+#include <math.h>
 #include <string.h>
 
 struct at {
@@ -66,6 +67,22 @@ void PL_REF(conv2d_forward)(const struct pl_conv2d_args *a)
 
         EACH_TAP(a, at, sum += (double)x[xi] * w[wi];)
         y[k] = (real)(a->relu && sum <= 0 ? 0 : sum);
+    }
+}
+
+void PL_REF(conv2d_mend)(const struct pl_conv2d_args *a)
+{
+    const real *x = a->x, *w = a->w, *b = a->b;
+    real *y = a->y;
+
+    for (size_t k = 0; *a->bad && k < count(a); k++) {
+        struct at at = place(a, k);
+        double sum = b ? b[at.o] : 0;
+        bool finite = true;
+
+        EACH_TAP(a, at, sum += (double)x[xi] * w[wi]; finite &= isfinite(x[xi]);)
+        if (!finite)
+            y[k] = (real)(a->relu && sum <= 0 ? 0 : sum);
     }
 }
 

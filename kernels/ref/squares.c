@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/ref/real.h"
 
+#include <math.h>
+
 void PL_REF(space_to_depth)(const struct pl_squares_args *a)
 {
     const real *x = a->src;
@@ -15,10 +17,14 @@ void PL_REF(space_to_depth)(const struct pl_squares_args *a)
                             size_t row = 2 * i + u - a->before_h, col = 2 * j + v - a->before_w;
                             bool there = row < a->height && col < a->width && c < a->channels;
 
-                            *y++ =
-                                there
-                                    ? x[((n * a->height + row) * a->width + col) * a->channels + c]
-                                    : 0;
+                            *y = there
+                                     ? x[((n * a->height + row) * a->width + col) * a->channels + c]
+                                     : 0;
+                            if (a->bad && !isfinite(*y)) {
+                                ++*a->bad;
+                                *y = 0;
+                            }
+                            y++;
                         }
 }
 

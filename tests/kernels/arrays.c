@@ -82,7 +82,7 @@ ARRAYS_DECLARE(conv2d)
                pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
 
     IN(x, x), IN(w, w), IN(b, a->out), IN(dy, y), FORWARD(y, y);
-    BACKWARD(dx, x), BACKWARD(dw, w), BACKWARD(db, a->out);
+    BACKWARD(dx, x), BACKWARD(dw, w), BACKWARD(db, a->out), RAW(bad, 1, NULL);
 }
 
 ARRAYS_DECLARE(pool2d)
@@ -348,7 +348,7 @@ ARRAYS_DECLARE(squares)
     size_t y = a->batch * a->rows * a->columns * 4 * a->wide;
     size_t n = x > y ? x : y;
 
-    IN(src, n), KEPT(dst, n);
+    IN(src, n), KEPT(dst, n), RAW(bad, 1, NULL);
 }
 
 ARRAYS_DECLARE(resample)

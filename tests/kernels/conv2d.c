@@ -98,6 +98,47 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+/* Some elements are not finite: what has none in its window stays as it is. */
+static void mended(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    struct shape s = {1 + check_random(3), 1 + check_random(4), 1 + check_random(9),
+                      1 + check_random(9), 1 + check_random(5), 1 + check_random(4),
+                      1 + check_random(4), 1 + check_random(3), 1 + check_random(3),
+                      check_random(3),     check_random(3)};
+    struct pl_conv2d_args a;
+    size_t n_x, n_y, k = s.in * s.kernel_h * s.kernel_w;
+    float *x, *y, *y2;
+    uint32_t n_bad = (uint32_t)check_random(4);
+
+    s.height += s.kernel_h;
+    s.width += s.kernel_w;
+    a = args_of(&s);
+    n_x = s.batch * s.in * s.height * s.width;
+    n_y = y_count(&a);
+    x = check_floats(n_x, FILL_RANDOM);
+    y = check_floats(n_y, FILL_RANDOM);
+    y2 = check_copy(y, n_y);
+    a.relu = check_random(2);
+    a.last = check_random(2);
+    check_case("conv2d mended, %u bad, x %zux%zux%zux%zu out %zu kernel %zux%zu stride %zux%zu pad "
+               "%zux%zu relu %d last %d",
+               n_bad, s.batch, s.in, s.height, s.width, s.out, s.kernel_h, s.kernel_w, s.stride_h,
+               s.stride_w, s.pad_h, s.pad_w, a.relu, a.last);
+    for (uint32_t i = 0; i < n_bad; i++)
+        x[check_random(n_x)] = bad[check_random(PL_COUNT(bad))];
+    a.x = x;
+    a.w = check_floats(s.out * k, FILL_RANDOM);
+    a.b = check_random(2) ? check_floats(s.out, FILL_RANDOM) : NULL;
+    a.bad = &n_bad;
+    a.y = y;
+    ref->conv2d_mend(&a);
+    a.y = y2;
+    got->conv2d_mend(&a);
+    compare("y", y2, y, n_y, k, 1);
+    check_end_case();
+}
+
 struct gradient {
     const struct pl_kernels *k;
     struct pl_conv2d_args args;
@@ -248,6 +289,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             s.width++;
         one(ref, got, &s, finite_fill());
     }
+    for (size_t n = 0; n < check_many(60, 15); n++)
+        mended(ref, got);
     /* more columns than are kept at once: groups of images, the last one shorter */
     if (check_many(true, false))
         one(ref, got, &(struct shape){67, 512, 4, 4, 3, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);

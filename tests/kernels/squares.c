@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/check.h"
 
+#include <math.h>
+
 static void
 one(const struct pl_kernels *ref, const struct pl_kernels *got, struct pl_squares_args a)
 {
@@ -23,6 +25,43 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, struct pl_square
         check_same("dst", out2, out, back ? x : y);
         check_end_case();
     }
+}
+
+/* What is not finite becomes 0, and is counted, if anybody asks for it. */
+static void made_finite(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    struct pl_squares_args a = {.batch = 1 + check_random(2),
+                                .height = 1 + check_random(9),
+                                .width = 1 + check_random(9),
+                                .channels = 1 + check_random(4),
+                                .rows = 1 + check_random(6),
+                                .columns = 1 + check_random(6),
+                                .wide = 4,
+                                .before_h = check_random(3),
+                                .before_w = check_random(3)};
+    size_t x = a.batch * a.height * a.width * a.channels;
+    size_t y = a.batch * a.rows * a.columns * 4 * a.wide, n = x > y ? x : y;
+    float *src = check_floats(n, FILL_RANDOM), *out = check_floats(n, FILL_RANDOM);
+    float *out2 = check_copy(out, n);
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    uint32_t bad_ref = 0, bad_got = 0;
+
+    check_case("space_to_depth of what is not finite, batch %zu, %zu x %zu x %zu, %zu x %zu",
+               a.batch, a.height, a.width, a.channels, a.rows, a.columns);
+    for (size_t i = 0, many = check_random(4); i < many; i++)
+        src[check_random(x)] = bad[check_random(3)];
+    a.src = src;
+    a.dst = out;
+    a.bad = &bad_ref;
+    ref->space_to_depth(&a);
+    a.dst = out2;
+    a.bad = &bad_got;
+    got->space_to_depth(&a);
+    check_same("dst", out2, out, y);
+    for (size_t i = 0; i < y; i++)
+        check_close("dst", i, out[i] - out[i], 0, 0);
+    check_close("bad", 0, bad_got > 0, bad_ref > 0, 0);
+    check_end_case();
 }
 
 /* By hand: 1 2 3 in a row, after one zero. */
@@ -59,6 +98,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     known(ref);
     known(got);
+    for (size_t i = 0; i < check_many(80, 20); i++)
+        made_finite(ref, got);
     for (size_t i = 0; i < check_many(300, 60); i++) {
         size_t channels = 1 + check_random(5);
 

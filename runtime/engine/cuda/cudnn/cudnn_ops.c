@@ -36,7 +36,8 @@ static bool pass(struct pl_cudnn *dnn,
  * rate and from that of the tensor cores on an H100 (128 x 3 x 224 x 224, 7 x 7: 0.78 ms, and 0.11
  * for adding 5 channels of zeros; backward 0.45 and 0.11). Squares of 2 x 2 elements make it one of
  * 4 WIDE channels, with windows of half the size at every place ("space to depth"). Such windows
- * have taps beside ours whose weight is 0: an infinite or NaN element there makes a NaN. */
+ * have taps beside ours whose weight is 0, which would make a NaN of an infinite or NaN element:
+ * forward squares have a 0 there, and what has such an element in its own window is mended. */
 #define WIDE 4
 
 struct squares {
@@ -87,17 +88,23 @@ static bool make_squares(enum pl_real real, const struct pl_conv2d_args *a, stru
     ret->x_bytes = a->batch * ret->x.rows * ret->x.columns * 4 * WIDE * pl_real_size(real);
     ret->x_bytes = (ret->x_bytes + 255) / 256 * 256;
     ret->w_bytes = a->out * kernel_h * kernel_w * 4 * WIDE * pl_real_size(real);
+    ret->w_bytes = (ret->w_bytes + 255) / 256 * 256;
     return true;
 }
 
-/* Puts the squares of x into scratch memory; those of w come after them. */
-static bool gather_x(struct pl_cudnn *dnn, enum pl_real real, struct squares *s)
+/* Puts the squares of x into scratch memory; those of w come after them, and the number of elements
+ * that are not finite. */
+static bool gather_x(struct pl_cudnn *dnn, enum pl_real real, bool mends, struct squares *s)
 {
-    char *at = pl_cudnn_scratch(dnn, s->x_bytes + s->w_bytes);
+    char *at = pl_cudnn_scratch(dnn, s->x_bytes + s->w_bytes + sizeof(*s->x.bad));
 
     if (!at)
         return false;
     s->x.dst = at;
+    if (mends) {
+        s->x.bad = (uint32_t *)(at + s->x_bytes + s->w_bytes);
+        own[real].arange(&(struct pl_arange_args){.n = 1, .y = (int32_t *)s->x.bad}); /* 0 */
+    }
     own[real].space_to_depth(&s->x);
     s->conv.x = at;
     return true;
@@ -106,15 +113,20 @@ static bool gather_x(struct pl_cudnn *dnn, enum pl_real real, struct squares *s)
 static bool
 forward_by_squares(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2d_args *a)
 {
+    struct pl_conv2d_args mended = *a;
     struct squares s;
 
-    if (!dnn || !make_squares(real, a, &s) || !gather_x(dnn, real, &s))
+    if (!dnn || !make_squares(real, a, &s) || !gather_x(dnn, real, true, &s))
         return false;
     s.w.src = a->w;
     s.w.dst = (char *)s.x.dst + s.x_bytes;
     own[real].space_to_depth(&s.w);
     s.conv.w = s.w.dst;
-    return pass(dnn, real, &s.conv, PL_CONV_FORWARD, NULL);
+    if (!pass(dnn, real, &s.conv, PL_CONV_FORWARD, NULL))
+        return false;
+    mended.bad = s.x.bad;
+    own[real].conv2d_mend(&mended);
+    return true;
 }
 
 /* Not with relu, whose dz is in scratch memory. */
@@ -123,7 +135,7 @@ filter_by_squares(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2
 {
     struct squares s;
 
-    if (a->relu || !make_squares(real, a, &s) || !gather_x(dnn, real, &s))
+    if (a->relu || !make_squares(real, a, &s) || !gather_x(dnn, real, false, &s))
         return false;
     s.conv.dw = (char *)s.x.dst + s.x_bytes;
     s.conv.dw_add = false;

@@ -8,6 +8,7 @@
 
 #include <cudnn.h>
 #include <glob.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -159,6 +160,60 @@ static void test_few_channels_are_done_by_squares(void **state)
             fail_msg("case %u: %u convolutions by squares", i, fake_dnn.by_squares - before);
     }
     assert_in_range(fake_dnn.by_squares, 30, 300);
+    assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+    end_dnn();
+}
+
+/* Squares have taps beside the windows, by which an infinite element is not multiplied. */
+static void test_squares_keep_what_is_not_finite_in_its_windows(void **state)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    unsigned finite = 0, others = 0;
+
+    start(false);
+    seed = 8;
+    for (unsigned i = 0; i < 100; i++) {
+        struct pl_conv2d_args a = {.batch = 2,
+                                   .in = 1 + draw(4),
+                                   .height = 8 + draw(6),
+                                   .width = 8 + draw(6),
+                                   .out = 1 + draw(3),
+                                   .kernel_h = 3 + draw(5),
+                                   .kernel_w = 3 + draw(5),
+                                   .stride_h = 2,
+                                   .stride_w = 2,
+                                   .pad_h = draw(4),
+                                   .pad_w = draw(4),
+                                   .relu = draw(2),
+                                   .last = true};
+        size_t n = a.batch * a.in * a.height * a.width;
+
+        fill(PL_REAL_F32);
+        for (size_t k = draw(4); k-- > 0;) {
+            size_t at = draw((uint32_t)n);
+
+            for (int side = 0; side < 2; side++)
+                ((float *)memory[side][0])[at] = bad[k];
+        }
+        for (int side = 0; side < 2; side++) {
+            a.x = array(side, 0, PL_REAL_F32, 0);
+            a.w = array(side, 1, PL_REAL_F32, 0);
+            a.b = i % 2 ? array(side, 2, PL_REAL_F32, 0) : NULL;
+            a.y = array(side, 3, PL_REAL_F32, 0);
+            (side ? &table[PL_REAL_F32] : pl_kernels_ref(PL_REAL_F32))->conv2d_forward(&a);
+        }
+        for (size_t k = 0; k < MOST; k++) {
+            float want = ((float *)memory[0][3])[k], got = ((float *)memory[1][3])[k];
+
+            finite += isfinite(want) != 0;
+            others += !isfinite(want);
+            if (!(got == want || (isnan(got) && isnan(want))))
+                fail_msg("case %u: y[%zu] is %g, not %g", i, k, (double)got, (double)want);
+        }
+    }
+    assert_in_range(fake_dnn.by_squares, 100, 100);
+    if (finite < 1000 || others < 300)
+        fail_msg("%u are finite, and %u are not", finite, others);
     assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
     end_dnn();
 }
@@ -584,6 +639,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions_are_refs),
         cmocka_unit_test(test_few_channels_are_done_by_squares),
+        cmocka_unit_test(test_squares_keep_what_is_not_finite_in_its_windows),
         cmocka_unit_test(test_without_an_engine_it_is_our_own),
         cmocka_unit_test(test_engines_are_exact_and_repeatable),
         cmocka_unit_test(test_long_lists_are_read_to_their_end),
