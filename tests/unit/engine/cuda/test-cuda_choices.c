@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/* Which of cublasLt's answers does a product: the fastest, which is kept for the next process. */
+#include "tests/fakes/fake_cudart.h"
+#include "tests/unit/engine/cuda/cublaslt_choices.h"
+#include "tests/unit/engine/cuda/said.h"
+
+#include <cuda_runtime_api.h>
+#include <sys/stat.h>
+
+static void test_the_fastest_answer_is_taken_and_kept(void **state)
+{
+    static const unsigned hardly[] = {100, 99, 100}, refused[] = {0, 60, 50}, later[] = {9, 8, 7};
+    char home[64], file[192];
+    struct stat st;
+
+    new_home(home, file);
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    start_timed(false, CARD); /* the next process: nobody is asked, whatever is faster by now */
+    assert_int_equal(timed_product(4, false, later, 3), 2);
+    assert_int_equal(timed_product(4, true, later, 3), 2);
+    assert_int_equal(fake_lt.heuristics, 0);
+    assert_int_equal(fake_lt.products, 2);
+    assert_int_equal(timed_product(3, false, hardly, 3), 0);
+    assert_int_equal(fake_lt.asked, 8);
+    assert_int_equal(fake_lt.products, 2 + 3 * 5 + 1);
+    assert_int_equal(timed_product(2, false, refused, 3), 2);
+    assert_int_equal(timed_product(1, true, later, 3), 0); /* what adds cannot be tried */
+    assert_int_equal(fake_lt.asked, 1);
+    end();
+    start_timed(false, "card 2");
+    assert_int_equal(timed_product(4, false, hardly, 3), 0);
+    assert_int_equal(fake_lt.heuristics, 1);
+    end();
+    start(false); /* --deterministic */
+    assert_int_equal(timed_product(4, false, third, 9), 0);
+    assert_int_equal(fake_lt.asked, 1);
+    end();
+    end_home(home);
+}
+
+/* A product that adds cannot be timed. Its first answer stays, in this run and the next, whatever
+ * is found later for the product that writes. */
+static void test_what_adds_stays_as_it_was(void **state)
+{
+    static const unsigned later[] = {9, 8, 7};
+    char home[64], file[192];
+
+    new_home(home, file);
+    for (int run = 0; run < 2; run++) {
+        start_timed(false, CARD);
+        assert_int_equal(timed_product(3, true, later, 3), 0);
+        assert_int_equal(timed_product(3, false, later, 3), 2);
+        assert_int_equal(timed_product(3, true, later, 3), 0);
+        assert_int_equal(timed_product(4, true, later, 3), 2); /* whose other was timed before */
+        assert_int_equal(fake_lt.heuristics, run ? 0 : 2);
+        end();
+    }
+    end_home(home);
+}
+
+/* Two processes that have begun together keep what both have found. */
+static void test_choices_of_several_processes_are_kept(void **state)
+{
+    char home[64], file[192];
+    struct pl_cublaslt *one, *other;
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    one = libs.lt;
+    start_timed(false, CARD);
+    other = libs.lt;
+    libs.lt = one;
+    assert_int_equal(timed_product(3, false, third, 9), 2);
+    libs.lt = other;
+    assert_int_equal(timed_product(2, false, third, 9), 2);
+    pl_cublaslt_destroy(one);
+    pl_cublaslt_destroy(other);
+    start_timed(false, CARD);
+    for (size_t m = 2; m <= 4; m++)
+        assert_int_equal(timed_product(m, false, third, 9), 2);
+    assert_int_equal(fake_lt.heuristics, 0);
+    end();
+    end_home(home);
+}
+
+/* Ranks time the same product, and one is a little later: all do as the first, now and in the next
+ * run. */
+static void test_ranks_take_the_choice_of_the_first(void **state)
+{
+    static const unsigned second[] = {100, 50, 60};
+    char home[64], file[192];
+    struct pl_cublaslt *one, *other;
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    one = libs.lt;
+    start_timed(false, CARD);
+    other = libs.lt;
+    for (size_t m = 2; m <= 3; m++) {
+        libs.lt = m == 2 ? one : other;
+        assert_int_equal(timed_product(m, false, third, 9), 2);
+        libs.lt = m == 2 ? other : one;
+        assert_int_equal(timed_product(m, false, second, 3), 2);
+        assert_int_equal(timed_product(m, false, second, 3), 2);
+    }
+    pl_cublaslt_destroy(one);
+    pl_cublaslt_destroy(other);
+    start_timed(false, CARD);
+    for (size_t m = 2; m <= 3; m++)
+        assert_int_equal(timed_product(m, false, second, 3), 2);
+    assert_int_equal(fake_lt.heuristics, 0);
+    end();
+    end_home(home);
+}
+
+/* Changes one byte of a file; returns what it was. */
+static char change(const char *file, long at, char to)
+{
+    FILE *f = fopen(file, "r+");
+    char was;
+
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+    was = (char)fgetc(f);
+    assert_int_equal(fseek(f, -1, SEEK_CUR), 0);
+    fputc(to ? to : was == '1' ? '2' : '1', f);
+    assert_int_equal(fclose(f), 0);
+    return was;
+}
+
+static void test_damaged_choices_are_timed_again(void **state)
+{
+    static const unsigned later[] = {9, 8, 7, 6};
+    char home[64], file[192];
+
+    for (int how = 0; how < 6; how++) {
+        new_home(home, file);
+        if (how == 0)
+            change(file, -40, 0); /* of the value */
+        else if (how == 1)
+            change(file, 3, 'x'); /* of the head */
+        else if (how == 2)
+            assert_int_equal(truncate(file, 100), 0);
+        else if (how == 3)
+            assert_int_equal(truncate(file, 0), 0);
+        else if (how == 4)
+            assert_int_equal(chmod(file, 0666), 0);
+        else
+            change(file, -1, ' ');
+        listen_to_stderr();
+        start_timed(false, CARD);
+        if (!strstr(what_was_said(), "choices of products are timed again: "))
+            fail_msg("case %d: nothing is said", how);
+        assert_int_equal(timed_product(4, false, later, 4), 3);
+        assert_int_equal(fake_lt.heuristics, 1);
+        end();
+        start_timed(false, CARD); /* it was replaced */
+        assert_int_equal(timed_product(4, false, third, 9), 3);
+        assert_int_equal(fake_lt.heuristics, 0);
+        end();
+        end_home(home);
+    }
+}
+
+/* A choice that the library refuses is asked for again. */
+static void test_a_refused_choice_is_asked_for_again(void **state)
+{
+    static const unsigned later[] = {10, 20, 0, 30};
+    char home[64], file[192];
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    assert_int_equal(timed_product(4, false, later, 4), 0);
+    assert_int_equal(fake_lt.heuristics, 1);
+    assert_int_equal(atomic_load(&calls.library), 1);
+    end();
+    start_timed(false, CARD); /* it was replaced */
+    assert_int_equal(timed_product(4, false, later, 4), 0);
+    assert_int_equal(fake_lt.heuristics, 0);
+    end();
+    end_home(home);
+}
+
+static void test_nothing_is_timed_while_a_graph_is_captured(void **state)
+{
+    static const unsigned later[] = {10, 5};
+    char home[64], file[192];
+    cudaGraph_t graph;
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    fake_cuda_reset(1 << 20);
+    assert_int_equal(cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking), 0);
+    assert_int_equal(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal), 0);
+    assert_int_equal(timed_product(3, false, later, 2), 0);
+    assert_int_equal(fake_lt.products, 1);
+    assert_int_equal(cudaStreamEndCapture(stream.stream, &graph), 0);
+    assert_int_equal(cudaGraphDestroy(graph), 0);
+    assert_int_equal(cudaStreamDestroy(stream.stream), 0);
+    stream.stream = NULL;
+    end();
+    start_timed(false, CARD);
+    assert_int_equal(timed_product(3, false, later, 2), 1);
+    end();
+    end_home(home);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_fastest_answer_is_taken_and_kept),
+        cmocka_unit_test(test_what_adds_stays_as_it_was),
+        cmocka_unit_test(test_choices_of_several_processes_are_kept),
+        cmocka_unit_test(test_ranks_take_the_choice_of_the_first),
+        cmocka_unit_test(test_damaged_choices_are_timed_again),
+        cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
+        cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
