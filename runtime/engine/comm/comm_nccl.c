@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm/comm_nccl.h"
 #include "common/base/fs.h"
-#include "runtime/engine/comm/comm_tcp_private.h"
+#include "runtime/engine/comm/comm_nccl_private.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <time.h>
 
@@ -14,29 +13,6 @@
  * one rank may come late because of its data. Half an hour, as in PyTorch. The loss of a rank ends
  * the wait at once. */
 #define START_LIMITS 15
-
-struct nccl {
-    struct pl_comm base;
-    const struct pl_nccl_table *table;
-    unsigned limit_ms;
-    void *compute;
-    unsigned own_rank;    /* world rank, if it is the only member */
-    struct pl_tcp *watch; /* NULL with one member */
-    pthread_t thread;
-    bool has_thread;
-
-    /* The lock protects the fields below, all calls of the table and of watch. */
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool stop, aborted, closing;
-    void *comm;                /* NULL until created */
-    void *token;               /* a float on the device, for barriers */
-    char broken[PL_NCCL_TEXT]; /* NCCL's first error; "" if none */
-    uint64_t name_until_ns;    /* limit for getting a better text */
-    uint64_t
-        hangup_until_ns; /* while closing: a peer has hung up, which is normal until this time */
-    char failed[PL_COMM_TEXT_MAX]; /* the final text, which calls report */
-};
 
 /* ---- failing ---- */
 
@@ -59,7 +35,7 @@ static void fail_comm(struct nccl *n, const char *text)
 }
 
 /* A call of the table has failed, with -1 or PL_NCCL_REMOTE. */
-static void note_nccl_error(struct nccl *n, int code, const char *text)
+void pl_comm_nccl_note(struct nccl *n, int code, const char *text)
 {
     char full[PL_COMM_TEXT_MAX];
 
@@ -98,7 +74,7 @@ static void check_health(struct nccl *n)
     if (n->comm && !n->broken[0]) {
         r = n->table->state(n->comm, &done, text);
         if (r < 0)
-            note_nccl_error(n, r, text);
+            pl_comm_nccl_note(n, r, text);
     }
     if (n->broken[0] && !n->failed[0] && pl_now_ns() >= n->name_until_ns) {
         snprintf(full, sizeof(full), "rank %u: %.140s", n->base.world_ranks[n->base.rank],
@@ -107,7 +83,7 @@ static void check_health(struct nccl *n)
     }
 }
 
-static void *watchdog(void *arg)
+void *pl_comm_nccl_watchdog(void *arg)
 {
     struct nccl *n = arg;
 
@@ -130,7 +106,7 @@ static void *watchdog(void *arg)
 
 /* Takes the lock if the communicator is healthy. If not, waits until the text to report is known.
  */
-static int lock_healthy(struct nccl *n, struct pl_error *err)
+int pl_comm_nccl_lock(struct nccl *n, struct pl_error *err)
 {
     const struct timespec nap = {.tv_nsec = POLL_NS};
 
@@ -147,22 +123,23 @@ static int lock_healthy(struct nccl *n, struct pl_error *err)
     return -ECONNRESET;
 }
 
-typedef int (*ask_f)(void *comm, int *ret_done, char *text);
-
 /* Polls until done; called without the lock. limit_ms 0: no limit; the watchdog ends the wait when
  * a rank is lost. */
-static int
-ask_until_done(struct nccl *n, ask_f ask, unsigned limit_ms, const char *what, struct pl_error *err)
+int pl_comm_nccl_ask(struct nccl *n,
+                     pl_comm_nccl_ask_fn *ask,
+                     unsigned limit_ms,
+                     const char *what,
+                     struct pl_error *err)
 {
     const struct timespec nap = {.tv_nsec = POLL_NS};
     uint64_t end = pl_now_ns() + limit_ms * 1000000ull;
     char text[PL_NCCL_TEXT], full[PL_COMM_TEXT_MAX];
     int done = 0, r;
 
-    while ((r = lock_healthy(n, err)) == 0) {
+    while ((r = pl_comm_nccl_lock(n, err)) == 0) {
         r = ask(n->comm, &done, text);
         if (r < 0) {
-            note_nccl_error(n, r, text);
+            pl_comm_nccl_note(n, r, text);
         } else if (!done && limit_ms && pl_now_ns() >= end) {
             snprintf(full, sizeof(full), "rank %u: NCCL %s within %g s (NCCL_DEBUG=INFO says more)",
                      n->base.world_ranks[n->base.rank], what, limit_ms / 1000.0);
@@ -186,17 +163,17 @@ static int finish_launch(struct nccl *n, int started, char *text, struct pl_erro
     int r;
 
     if (started < 0)
-        note_nccl_error(n, started, text);
+        pl_comm_nccl_note(n, started, text);
     pthread_mutex_unlock(&n->lock);
-    r = ask_until_done(n, n->table->state, START_LIMITS * n->limit_ms, "did not start a collective",
-                       err);
-    if (r < 0 || (r = lock_healthy(n, err)) < 0)
+    r = pl_comm_nccl_ask(n, n->table->state, START_LIMITS * n->limit_ms,
+                         "did not start a collective", err);
+    if (r < 0 || (r = pl_comm_nccl_lock(n, err)) < 0)
         return r;
     started = n->table->mark(n->comm, text);
     if (started < 0)
-        note_nccl_error(n, started, text);
+        pl_comm_nccl_note(n, started, text);
     pthread_mutex_unlock(&n->lock);
-    return started < 0 ? lock_healthy(n, err) : 0;
+    return started < 0 ? pl_comm_nccl_lock(n, err) : 0;
 }
 
 int pl_comm_nccl_start(struct pl_comm *comm,
@@ -208,7 +185,7 @@ int pl_comm_nccl_start(struct pl_comm *comm,
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     return r < 0 ? r
                  : finish_launch(n, n->table->allreduce(n->comm, buf, count, type, scale, text),
@@ -224,7 +201,7 @@ int pl_comm_nccl_start_scatter(struct pl_comm *comm,
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     if (r < 0)
         return r;
@@ -236,21 +213,21 @@ int pl_comm_nccl_join(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     if (r < 0)
         return r;
     r = n->table->join(n->comm, text);
     if (r < 0)
-        note_nccl_error(n, r, text);
+        pl_comm_nccl_note(n, r, text);
     pthread_mutex_unlock(&n->lock);
-    return r < 0 ? lock_healthy(n, err) : 0;
+    return r < 0 ? pl_comm_nccl_lock(n, err) : 0;
 }
 
 int pl_comm_nccl_check(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     if (r == 0)
         pthread_mutex_unlock(&n->lock);
@@ -261,7 +238,7 @@ int pl_comm_nccl_wait(struct pl_comm *comm, struct pl_error *err)
 {
     struct nccl *n = (struct nccl *)comm;
 
-    return ask_until_done(n, n->table->finished, 0, "", err);
+    return pl_comm_nccl_ask(n, n->table->finished, 0, "", err);
 }
 
 static int nccl_allreduce(struct pl_comm *comm,
@@ -294,7 +271,7 @@ static int nccl_broadcast(struct pl_comm *comm, void *buf, size_t bytes, struct 
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     if (r == 0)
         r = finish_launch(n, n->table->broadcast(n->comm, buf, bytes, text), text, err);
@@ -308,7 +285,7 @@ int pl_comm_nccl_start_gather(struct pl_comm *comm,
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     return r < 0 ? r : finish_launch(n, n->table->allgather(n->comm, buf, offset, text), text, err);
 }
@@ -333,7 +310,7 @@ static int nccl_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_
 {
     struct nccl *n = (struct nccl *)comm;
     char text[PL_NCCL_TEXT];
-    int r = lock_healthy(n, err);
+    int r = pl_comm_nccl_lock(n, err);
 
     if (r < 0)
         return r;
@@ -379,7 +356,7 @@ static void nccl_destroy(struct pl_comm *comm)
     free(n);
 }
 
-static const struct pl_comm_ops nccl_ops = {
+const struct pl_comm_ops pl_comm_nccl_ops = {
     .name = "nccl",
     .allreduce = nccl_allreduce,
     .broadcast = nccl_broadcast,
@@ -390,227 +367,3 @@ static const struct pl_comm_ops nccl_ops = {
     .abort = nccl_abort,
     .destroy = nccl_destroy,
 };
-
-/* ---- creating ---- */
-
-/* Makes the object and its TCP connection to the members of host, which carries no data. */
-static int new_nccl(struct pl_comm *host,
-                    const struct pl_nccl_table *table,
-                    void *compute,
-                    unsigned limit_ms,
-                    struct nccl **ret,
-                    struct pl_error *err)
-{
-    struct nccl *n = calloc(1, sizeof(*n));
-    enum pl_comm_kind kind = host->world.kind;
-    pthread_condattr_t attr;
-    struct pl_comm *watch = NULL;
-    int r = n ? 0 : pl_error_nomem(err);
-
-    if (r < 0)
-        return r;
-    n->table = table;
-    n->compute = compute;
-    n->limit_ms = limit_ms;
-    n->own_rank = host->world_ranks[host->rank];
-    n->base = (struct pl_comm){.ops = &nccl_ops,
-                               .rank = host->rank,
-                               .size = host->size,
-                               .world_ranks = &n->own_rank,
-                               .world = host->world};
-    pthread_mutex_init(&n->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&n->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    *ret = n;
-    if (host->size == 1)
-        return 0;
-    host->world.kind = PL_COMM_TCP;
-    r = pl_comm_split(host, 0, (int)host->rank, &watch, err);
-    host->world.kind = kind;
-    if (r < 0)
-        return r;
-    n->watch = (struct pl_tcp *)watch;
-    n->base.world_ranks = watch->world_ranks;
-    return 0;
-}
-
-static int start_watchdog(struct nccl *n, struct pl_error *err)
-{
-    int r = pthread_create(&n->thread, NULL, watchdog, n);
-
-    n->has_thread = r == 0;
-    return r == 0 ? 0 : pl_error_errno(err, r, "cannot start the watchdog of NCCL");
-}
-
-/* A rank's description of its NCCL, exchanged before the first call. */
-struct nccl_hello {
-    int32_t header, library;
-    char id[PL_NCCL_ID_BYTES]; /* rank 0's */
-    char text[PL_NCCL_TEXT];   /* this rank's error; "" = none */
-};
-
-static void version_text(int version, char ret[16])
-{
-    snprintf(ret, 16, "%d.%d.%d", version / 10000 % 1000, version / 100 % 100, version % 100);
-}
-
-/* A library fits if it has the header's major version and is not older. */
-static void fill_hello(const struct nccl *n, struct nccl_hello *hello)
-{
-    char header[16], library[16];
-    int h = 0, l = 0;
-
-    if (n->table->versions(&h, &l, hello->text) < 0)
-        return;
-    hello->header = h;
-    hello->library = l;
-    version_text(h, header);
-    version_text(l, library);
-    if (l / 10000 != h / 10000 || l < h)
-        snprintf(hello->text, sizeof(hello->text),
-                 "libnccl is %s, but plume-cuda.so was built for %s: put the newer one first in "
-                 "LD_LIBRARY_PATH",
-                 library, header);
-    else if (n->base.rank == 0)
-        n->table->unique_id(hello->id, hello->text);
-}
-
-static int check_hellos(const struct nccl *n, const struct nccl_hello *hellos, struct pl_error *err)
-{
-    char first[16], other[16];
-
-    for (unsigned i = 0; i < n->base.size; i++)
-        if (hellos[i].text[0])
-            return pl_error_set(err, -ENOTSUP, "NCCL of rank %u: %.*s", n->base.world_ranks[i],
-                                (int)sizeof(hellos[i].text) - 1, hellos[i].text);
-    for (unsigned i = 1; i < n->base.size; i++) {
-        if (hellos[i].library == hellos[0].library)
-            continue;
-        version_text(hellos[0].library, first);
-        version_text(hellos[i].library, other);
-        return pl_error_set(err, -ENOTSUP,
-                            "rank %u has NCCL %s and rank %u has %s: all need the same",
-                            n->base.world_ranks[0], first, n->base.world_ranks[i], other);
-    }
-    return 0;
-}
-
-static int init_nccl(struct nccl *n, struct pl_comm *host, struct pl_error *err)
-{
-    _cleanup_free_ struct nccl_hello *hellos = calloc(n->base.size, sizeof(*hellos));
-    _cleanup_free_ size_t *offset = calloc(n->base.size + 1, sizeof(*offset));
-    char text[PL_NCCL_TEXT];
-    int r;
-
-    if (!hellos || !offset)
-        return pl_error_nomem(err);
-    for (unsigned i = 0; i <= n->base.size; i++)
-        offset[i] = i * sizeof(*hellos);
-    fill_hello(n, &hellos[n->base.rank]);
-    r = pl_comm_allgather(host, hellos, offset, err);
-    if (r == 0)
-        r = check_hellos(n, hellos, err);
-    if (r == 0)
-        r = start_watchdog(n, err);
-    if (r < 0 || (r = lock_healthy(n, err)) < 0)
-        return r;
-    r = n->table->init(hellos[0].id, n->base.size, n->base.rank, n->compute, &n->comm, text);
-    if (r < 0)
-        note_nccl_error(n, r, text);
-    pthread_mutex_unlock(&n->lock);
-    if (r < 0)
-        return lock_healthy(n, err);
-    return 0;
-}
-
-/* Waits until init or split has connected all ranks. */
-static int wait_connected(struct nccl *n, struct pl_error *err)
-{
-    int r = ask_until_done(n, n->table->state, n->limit_ms, "did not connect all ranks", err);
-
-    return r < 0 ? r : nccl_alloc(&n->base, sizeof(float), &n->token, err);
-}
-
-static int done_or_destroy(struct nccl *n, int r, struct pl_comm **ret)
-{
-    if (r == 0)
-        *ret = &n->base;
-    else if (n)
-        nccl_destroy(&n->base);
-    return r;
-}
-
-int pl_comm_nccl_begin(struct pl_comm *host,
-                       const struct pl_nccl_table *table,
-                       void *compute,
-                       unsigned limit_ms,
-                       struct pl_comm **ret,
-                       struct pl_error *err)
-{
-    struct nccl *n = NULL;
-    int r = new_nccl(host, table, compute, limit_ms, &n, err);
-
-    if (r == 0)
-        r = init_nccl(n, host, err);
-    return done_or_destroy(n, r, ret);
-}
-
-int pl_comm_nccl_connect(struct pl_comm *comm, struct pl_error *err)
-{
-    return wait_connected((struct nccl *)comm, err);
-}
-
-int pl_comm_nccl_create(struct pl_comm *host,
-                        const struct pl_nccl_table *table,
-                        void *compute,
-                        unsigned limit_ms,
-                        struct pl_comm **ret,
-                        struct pl_error *err)
-{
-    struct pl_comm *comm = NULL;
-    int r = pl_comm_nccl_begin(host, table, compute, limit_ms, &comm, err);
-
-    if (r == 0)
-        r = pl_comm_nccl_connect(comm, err);
-    return done_or_destroy((struct nccl *)comm, r, ret);
-}
-
-int pl_comm_nccl_split(struct pl_comm *comm,
-                       struct pl_comm *part,
-                       int color,
-                       int key,
-                       struct pl_comm **ret,
-                       struct pl_error *err)
-{
-    struct nccl *from = (struct nccl *)comm, *n = NULL;
-    char text[PL_NCCL_TEXT];
-    void *made = NULL;
-    int r = 0;
-
-    if (part)
-        r = new_nccl(part, from->table, from->compute, from->limit_ms, &n, err);
-    if (r == 0)
-        r = lock_healthy(from, err);
-    if (r < 0)
-        return done_or_destroy(n, r, ret);
-    r = from->table->split(from->comm, part ? color : -1, key, &made, text);
-    if (r < 0)
-        note_nccl_error(from, r, text);
-    pthread_mutex_unlock(&from->lock);
-    if (r < 0)
-        return done_or_destroy(n, lock_healthy(from, err), ret);
-    r = ask_until_done(from, from->table->state, from->limit_ms, "did not split the ranks", err);
-    if (!part) {
-        if (r == 0)
-            *ret = NULL;
-        return r;
-    }
-    n->comm = made;
-    if (r == 0)
-        r = start_watchdog(n, err);
-    if (r == 0)
-        r = wait_connected(n, err);
-    return done_or_destroy(n, r, ret);
-}
