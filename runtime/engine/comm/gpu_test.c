@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm/gpu_test.h"
+#include "common/base/fs.h"
+#include "common/base/log.h"
 #include "kernels/half.h"
 #include "runtime/engine/comm/comm.h"
 #include "runtime/engine/comm/comm_nccl.h"
@@ -359,6 +361,14 @@ static void end_reduce(struct reduction *r, bool failed)
     pl_comm_destroy(r->host);
 }
 
+static void tell_time(const char *what, uint64_t *since)
+{
+    uint64_t now = pl_now_ns();
+
+    pl_log_debug("train", "the GPU's test %s: %.0f ms", what, (double)(now - *since) * 1e-6);
+    *since = now;
+}
+
 int pl_gpu_test_run(const struct pl_device_ops *ops,
                     unsigned index,
                     const struct pl_nccl_table *nccl,
@@ -369,19 +379,29 @@ int pl_gpu_test_run(const struct pl_device_ops *ops,
     static const struct pl_device_options options = {.untimed = true};
     struct reduction reduction = {0};
     struct pl_device *dev = NULL;
+    uint64_t since = pl_now_ns();
     int r = ops->open(index, &options, &dev, err);
 
+    tell_time("opened it", &since);
     if (r < 0)
         return r;
     pl_device_enter(dev);
     if (nccl)
         r = begin_reduce(dev, nccl, &reduction, err);
+    tell_time("began to connect NCCL", &since);
     for (size_t i = 0; i < PL_COUNT(reals); i++)
-        for (size_t k = 0; k < PL_COUNT(ops_list) && r == 0; k++)
+        for (size_t k = 0; k < PL_COUNT(ops_list) && r == 0; k++) {
+            char what[64];
+
             r = run_op(dev, reals[i], &ops_list[k], err);
+            snprintf(what, sizeof(what), "did %s in %s", ops_list[k].name, real_names[reals[i]]);
+            tell_time(what, &since);
+        }
     if (r == 0 && nccl)
         r = reduce(dev, reduction.comm, err);
+    tell_time("did an all-reduce", &since);
     end_reduce(&reduction, r < 0);
     dev->ops->close(dev);
+    tell_time("closed it", &since);
     return r;
 }
