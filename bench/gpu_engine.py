@@ -18,6 +18,9 @@ GPU_ENGINE_SECONDS limits the whole run (default: the time that check has left, 
 report names the rows that did not fit. GPU_ENGINE_MODELS=gpt2,mlp, GPU_ENGINE_BATCHES=16,32 (of
 GPT-2) and GPU_ENGINE_TYPES=f32,tf32 (of the others) select a part; GPU_ENGINE_COMPILE=0 omits
 torch.compile. --tiny tests the program itself on slow GPUs, with the CPU as the peer's device.
+GPU_ENGINE_PROFILE=1 measures nothing of that: it prints the stages of pltrain --test-gpus, and for
+each model what pltrain --profile says of the ops of a step and, where Nsight Compute is (ncu, or
+GPU_ENGINE_NCU), the time and the bytes of each kernel: what four steps have more than two.
 
 MFU is the FLOPs of a step (flops_of in engine_models.py: for GPT-2 6 N + 6 L T C per token, the
 causal half of attention, no recomputation) over its time and the GPU's dense peak of that type in
@@ -27,12 +30,14 @@ what it had reserved. The first step's time is from exec to its end on the GPU, 
 have been read once; of a peer process only the first row has one.
 """
 
+import csv
 import glob
 import json
 import math
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -238,20 +243,26 @@ class Run:
                 "PLUME_LOG": "debug:train", "TIMED_SECONDS": str(TRIAL_S),
                 "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
+    def command(self, model, dtype, batch, *options):
+        """pltrain on the GPU."""
+        argv = [os.path.join(BUILD, "pltrain"), "--gpus", "1", "--log-every", "1000000", *options]
+        argv += ["--precision", "bf16"] if dtype == "bf16" else []
+        argv += ["--tf32"] if dtype != "f32" else []
+        return argv + module_args(BUILD, model, batch)
+
+    def execute(self, argv, model):
+        return subprocess.run(argv, env=self.env(model), text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=max(self.left(), 10), check=False)
+
     def pltrain(self, model, dtype, batch, warm_s, level=None):
         """The output of a run: its JSON, its messages, its start time."""
         seconds = math.ceil(warm_s + (TRIALS + 1) * TRIAL_S)
-        argv = [os.path.join(BUILD, "pltrain"), "--gpus", "1", "--log-every", "1000000"]
-        argv += (["--max-steps", str(TRIALS + 2)] if TINY else
-                 ["--max-time", f"00:{seconds // 60:02}:{seconds % 60:02}"])
-        argv += ["--precision", "bf16"] if dtype == "bf16" else []
-        argv += ["--amp-level", level] if level else []
-        argv += ["--tf32"] if dtype != "f32" else []
-        env = self.env(model)
+        options = (["--max-steps", str(TRIALS + 2)] if TINY else
+                   ["--max-time", f"00:{seconds // 60:02}:{seconds % 60:02}"])
+        options += ["--amp-level", level] if level else []
         start = time.time()
-        done = subprocess.run(argv + module_args(BUILD, model, batch), env=env, text=True,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=max(self.left(), 10), check=False)
+        done = self.execute(self.command(model, dtype, batch, *options), model)
         result = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         if done.returncode != 0 and "out of memory" in last:
@@ -468,6 +479,81 @@ def measure(run):
         function()
 
 
+UNITS = {"ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "usecond": 1e-6, "ms": 1e-3, "msecond": 1e-3,
+         "s": 1, "second": 1, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
+METRICS = ("gpu__time_duration.sum", "dram__bytes.sum")
+
+
+def kernels_of(text):
+    """{kernel: [launches, seconds, bytes]} of what ncu has printed; its second row has the units."""
+    lines = text.splitlines()
+    head = next((i for i, x in enumerate(lines) if x.startswith('"ID"')), None)
+    if head is None:
+        raise RuntimeError("ncu: " + (lines or ["it printed nothing"])[-1])
+    rows = list(csv.DictReader(x for x in lines[head:] if x.startswith('"')))
+    units = [UNITS[rows[0][m].split("/")[0]] for m in METRICS]
+    found = {}
+    for row in rows[1:]:
+        name = re.sub(r"^void |\((int|bool|unsigned int)\)", "", row["Kernel Name"])
+        k = found.setdefault(re.sub(r"\(.*$", "", name), [0, 0, 0])
+        k[0] += 1
+        for i, (metric, unit) in enumerate(zip(METRICS, units)):
+            k[i + 1] += float(row[metric].replace(",", "")) * unit
+    return found
+
+
+def profile_kernels(run, ncu, model, batch):
+    """A step's kernels, each alone on the GPU."""
+    runs = []
+    for steps in (2, 4):
+        argv = [ncu, "--csv", "--page", "raw", "--metrics", ",".join(METRICS)]
+        done = run.execute(argv + run.command(model, "bf16", batch, "--no-cuda-graphs", "--max-steps",
+                                              str(steps)), model)
+        if done.returncode != 0:
+            raise RuntimeError((done.stderr.strip().splitlines() or done.stdout.splitlines() or
+                                [f"exit code {done.returncode}"])[-1])
+        runs.append(kernels_of(done.stdout))
+    step = {k: [(a - b) / 2 for a, b in zip(v, runs[0].get(k, (0, 0, 0)))]
+            for k, v in runs[1].items()}
+    whole = [sum(v[i] for v in step.values()) for i in range(3)]
+    print()
+    line(("kernel", "launches", "us", "GB", "GB/s", "of the time"))
+    line(["---"] * 6)
+    for name, (n, s, size) in sorted(step.items(), key=lambda k: -k[1][1]) + [("all", whole)]:
+        if n > 0:
+            line((name, number(n), number(1e6 * s), f"{1e-9 * size:.3f}",
+                  number(1e-9 * size / s) if s else "-", f"{100 * s / whole[1]:.1f} %"))
+
+
+def test_gpus(run, model):
+    """pltrain --test-gpus and its stages, twice: the first one may read libraries from the disk."""
+    for _ in range(2):
+        done = run.execute([os.path.join(BUILD, "pltrain"), "--test-gpus"], model)
+        run.failed |= done.returncode != 0
+        print(done.stdout.strip())
+        print("\n".join(x for x in done.stderr.splitlines() if "the GPU's test" in x), flush=True)
+
+
+def profile(run):
+    test_gpus(run, next(iter(wanted())))
+    ncu = os.environ.get("GPU_ENGINE_NCU") or shutil.which("ncu")
+    for model, batches in wanted().items():
+        try:
+            done = run.execute(run.command(model, "bf16", batches[-1], "--profile", "--max-steps",
+                                           "4" if TINY else "12"), model)
+            print(f"\n{model}, bf16, batch {batches[-1]}:\n")
+            print(done.stderr.strip(), flush=True)
+            if done.returncode != 0:
+                raise RuntimeError(f"exit code {done.returncode}")
+            if ncu:
+                profile_kernels(run, ncu, model, batches[-1])
+        except (RuntimeError, OSError, KeyError, ValueError, subprocess.TimeoutExpired) as e:
+            print(f"- {model}: FAILED: {e}", flush=True)
+            run.failed = True
+    if not ncu:
+        print("- kernels by themselves: not measured, there is no ncu")
+
+
 def look_for_gpu(run):
     """True if there is a GPU; otherwise pltrain prints the reason."""
     model = "gpt-tiny"
@@ -491,7 +577,10 @@ def main():
         if not look_for_gpu(run):
             return 1 if glob.glob("/dev/nvidia[0-9]*") else 77
         try:
-            measure(run)
+            if os.environ.get("GPU_ENGINE_PROFILE", "0") == "1":
+                profile(run)
+            else:
+                measure(run)
         finally:
             run.report.end()
         return 1 if run.failed else 0

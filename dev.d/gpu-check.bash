@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # ./dev gpu-check [--sanitize] [--again] [NAME...]: builds and runs all GPU tests and benchmarks in stages; 77 where
-# there is no card. It is ./dev gpu-bundle and the bundle's own `check`.
+# there is no card. It is ./dev gpu-bundle and the bundle's own `check`. With --next it measures what is not measured
+# yet (tests/gpu/next.tsv) and builds nothing: --build before.
 
 # shellcheck source=dev.d/gpu-bundle.bash
 . "$PLUME_SRC/dev.d/gpu-bundle.bash"

@@ -43,3 +43,37 @@ load gpu-engine
     [ "$(rows Plume | wc -l)" -eq 1 ]
     grep -q '^- Plume, gpt-tiny bf16, batch 2: not measured, no time was left' table
 }
+
+@test "a profile has the ops of a step and, by Nsight Compute, its kernels" {
+    # In ncu's format: the kernels of each step, after those that only the first one has.
+    cat >ncu <<'TXT'
+#!/bin/bash
+while [[ $1 != */pltrain ]]; do shift; done
+"$@" || exit
+for ((steps = 0; $# > 1; )); do
+    shift
+    [[ $1 != --max-steps ]] || steps=$2
+done
+echo '==PROF== Connected to process 1'
+echo '"ID","Process ID","Kernel Name","gpu__time_duration.sum","dram__bytes.sum"'
+echo '"","","","nsecond","Mbyte"'
+echo '"0","1","void first(int)","9,000,000","1"'
+for ((i = 0; i < steps; i++)); do
+    echo '"1","1","void a_kernel<float, (int)4>(of<T1, (bool)0>)","1,000.5","2,000"'
+    echo '"2","1","void a_kernel<float, 4>(T1 *)","999.5","1,000"'
+    echo '"3","1","b_kernel","500","1.5"'
+done
+TXT
+    chmod +x ncu
+    PLUME_EMULATED_LIBRARY=1 GPU_ENGINE_PROFILE=1 GPU_ENGINE_NCU=$PWD/ncu GPU_ENGINE_BATCHES=2 engine --tiny >table
+    cat table
+    [ "$(grep -c '^GPU 0 (Emulated GPU): passed' table)" -eq 2 ]
+    grep -q "the GPU's test did attention in bf16: [0-9]* ms" table
+    grep -q '^gpt-tiny, bf16, batch 2:$' table
+    grep -q '^layernorm ' table
+    [ "$(grep '^|' table | tail -n +3)" = "| a_kernel<float, 4> | 2 | 2 | 3.000 | 1.5e+06 | 80.0 % |
+| b_kernel | 1 | 0.5 | 0.002 | 3000 | 20.0 % |
+| all | 3 | 2.5 | 3.002 | 1.201e+06 | 100.0 % |" ]
+    GPU_ENGINE_PROFILE=1 GPU_ENGINE_NCU=/bin/false GPU_ENGINE_BATCHES=2 run -1 engine --tiny
+    [[ $output == *"- gpt-tiny: FAILED: "* ]]
+}

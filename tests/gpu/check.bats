@@ -137,3 +137,74 @@ stage 5: all else" ]
     JOBS=2 check 0
     [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = "gpu-a ok;gpu-b ok;" ]
 }
+
+# step STEP LIMIT TOOL PATTERN ENV: of --next.
+step() {
+    printf '%s\t%s\t%s\t%s\t%s\n' "$@" >>next.tsv
+    export CHECK_NEXT=$PWD/next.tsv CHECK_KILL_S=1
+}
+
+@test "--next runs its steps in order, each with its own limit, and one that hangs costs no other its time" {
+    add gpu-engine "sh -c 'echo models \$MODELS; test \$MODELS != none'"
+    add gpu-hangs "sh -c 'trap : TERM; while :; do read -r x </dev/null || sleep 0.1; done'"
+    add gpu-linear "sh -c 'echo \$CHECK_SANITIZER'"
+    printf '%s\n' 1 2 3 >bundle/built
+    echo ",ahead" >bundle/built.card
+    mkdir bin
+    # shellcheck disable=SC2016 # for the tool
+    printf '#!/bin/sh\n[ "$1" = --tool ] && echo "under $2" && shift 4 && exec "$@"\n' >bin/compute-sanitizer
+    printf '#!/bin/sh\nwhile :; do echo "now, 1700, 2600, 600.5, 60, 99"; sleep 0.1; done\n' >bin/nvidia-smi
+    chmod +x bin/*
+    step first 9 - gpu-engine MODELS=resnet
+    step hangs 1 - gpu-hangs X=1
+    step fails 9 - gpu-engine MODELS=none
+    step memcheck 9 memcheck 'gpu-(linear|engine)' MODELS=few
+    PATH=$PWD/bin:$PATH check 1 --next
+    [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = \
+        "first ok;hangs timeout;fails FAILED;memcheck,gpu-engine ok;memcheck,gpu-linear ok;" ]
+    [[ $output == *"stage 1: first"*"stage 2: hangs"*"stage 3: fails"*"stage 4: memcheck"* ]]
+    [[ $output == *"the card at work, "*" times: SM clock 1700 to 1700 MHz, mean 1700; 600 W, at most 600; at most 60 C"* ]]
+    [ "$(cat bundle/log/first)" = "models resnet" ]
+    [ "$(cat bundle/log/memcheck,gpu-linear)" = "under memcheck
+memcheck" ]
+    tar -xzOf bundle/results.tgz log/card.csv | grep -q 2600
+    # Again it goes on: what has passed is not run again; a name is a step.
+    PATH=$PWD/bin:$PATH check 1 --next
+    [[ $output == *"first                    before"* ]]
+    PATH=$PWD/bin:$PATH check 0 --next first
+    [[ $output != *"stage 2"* ]]
+}
+
+@test "--next builds nothing, and ends when its time is over" {
+    add gpu-engine "sh -c 'sleep 20'"
+    add gpu-linear true
+    step first 9 - gpu-linear A=1
+    check 1 --next
+    [[ $output == *"UNBUILT"*"not built: ./check --build CAPABILITY does it"* ]]
+    [ ! -e bundle/compiled ]
+    printf '%s\n' 1 2 >>bundle/built
+    step slow 9 - gpu-engine A=1
+    step late 9 - gpu-linear A=1
+    CHECK_STAGE_S=6 check 1 --next
+    [ "$(cut -f 1,2 bundle/results.tsv | tail -n 3 | tr '\t\n' ' ;')" = "first ok;slow timeout;late timeout;" ]
+    [ "$(cat bundle/log/late)" = "no time was left: ./check late" ]
+    check 2 --next nothing
+    check 2 --next --sanitize
+    [ "$output" = "check: --next goes with neither --build nor --sanitize" ]
+}
+
+@test "the steps of --next fit into ten minutes, and name tests that there are" {
+    local list=${CHECK%/*}/next.tsv total=0 step limit tool pattern
+    while IFS=$'\t' read -r step limit tool pattern _; do
+        [[ $step && $step != \#* ]] || continue
+        total=$((total + limit))
+        [[ $tool == @(-|memcheck|racecheck) && $pattern == gpu-* ]]
+        [[ $tool == - ]] || sed 's/.*(//; s/).*//; s/|/\n/g' <<<"$pattern" >>named
+    done <"$list"
+    echo "$total s"
+    ((total > 300 && total <= 600))
+    # Under compute-sanitizer each op's test runs once.
+    (cd "${CHECK%/*}/../kernels" && grep -l '^void check_op' ./*.c) | sed 's/^[.]\///; s/[.]c$//' |
+        grep -vx 'half\|check' | cat - <(echo plugin) | sort >ops
+    sort named | diff - ops
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Builds what `./dev gpu-bundle` has packed with gcc and nvcc, runs its tests and benchmarks, and
-# prints a table: ./check [--cpu | --sanitize | --build CAPABILITY] [--again] [NAME...]
+# prints a table: ./check [--cpu | --sanitize | --build CAPABILITY] [--next] [--again] [NAME...]
 # It goes in stages, the most valuable first, each of 8 minutes at most: ops of GPT-2, GPT-2 beside
 # PyTorch, the kernels' rates, all other ops, the rest. A stage that fails never stops the next. Each
 # ends by packing results.tsv, the summary and the logs as results.tgz. Called again, it goes on: what
@@ -11,6 +11,9 @@
 #   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
 #   --build CAPABILITY  builds what a card of that capability (90: H100) will run, and runs nothing: a rented card
 #           costs by the minute. The folder must be at the same path there, and keep its files' times.
+#   --next  builds nothing, and measures in 10 minutes at most what bench/RESULTS-gpu.md lacks: the steps of
+#           tests/gpu/next.tsv, each with a limit of its own; NAMEs are steps. The card's clocks and power meanwhile
+#           are in log/card.csv, and for each step in its log. After --build it is what to run on a rented card
 #   --sanitize  tests that need a GPU under compute-sanitizer, its memcheck and its racecheck; many
 #           minutes, so NAMEs are a good idea
 #   NAME    only tests and benchmarks of that name; without one all that need a GPU, or none
@@ -22,10 +25,12 @@ set -euo pipefail
 TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 readonly TOP
 limit_s=${CHECK_STAGE_S:-480} # of a stage: a machine with a GPU is borrowed by the minute
+kill_s=${CHECK_KILL_S:-5}     # for what is to end to do so
 started=$SECONDS
 cpu=no
 sanitize=no
 again=no
+next=no
 card=
 names=()
 while (($#)); do
@@ -43,6 +48,7 @@ while (($#)); do
     --cpu) cpu=yes limit_s=${CHECK_STAGE_S:-86400} ;;
     --sanitize) sanitize=yes limit_s=86400 ;;
     --again) again=yes ;;
+    --next) next=yes ;;
     -*)
         echo "check: unknown option '$arg'" >&2
         exit 2
@@ -64,11 +70,16 @@ export TOP CC NVCC CUDA
 jobs=${JOBS:-$(nproc)}
 at_once=$((jobs < 8 ? jobs : 8)) # of tests: each has a context on the GPU
 sanitizer=$(command -v compute-sanitizer || echo "$CUDA/bin/compute-sanitizer")
+total_s=${CHECK_STAGE_S:-600} # of all steps of --next
+if [[ $next == yes && $build_only$sanitize == *yes* ]]; then
+    echo "check: --next goes with neither --build nor --sanitize" >&2
+    exit 2
+fi
 if [[ $sanitize == yes && ! -x $sanitizer ]]; then
     echo "gpu-check: --sanitize needs compute-sanitizer, which is neither in PATH nor in '$CUDA/bin'" >&2
     exit 1
 fi
-if ! command -v "$CC" >/dev/null; then
+if [[ $next == no ]] && ! command -v "$CC" >/dev/null; then
     echo "gpu-check: no compiler '$CC'" >&2
     exit 1
 fi
@@ -121,7 +132,37 @@ wanted() { # NAME
 # The targets of the chosen tests, each once and in order: a line has a target and its command.
 declare -A need=()
 tests=()
+# The command of a test under compute-sanitizer, where there is one.
+sanitized() { # TOOL COMMAND
+    echo "$sanitizer --tool $1 --error-exitcode 9 $2"
+}
+
+# Those of --next, in its order: STEP, or STEP,TEST under the sanitizer.
+steps=() step_limits=()
+add_steps() {
+    local step limit_of tool pattern extra kind name suite env targets command
+    while IFS=$'\t' read -r step limit_of tool pattern extra; do
+        [[ $step && $step != \#* ]] || continue
+        wanted "$step" || continue
+        steps+=("$step") step_limits+=("$limit_of")
+        while IFS=$'\t' read -r kind name suite _ env targets command; do
+            [[ $name =~ ^($pattern)$ ]] || continue
+            [[ $cpu == no || $suite != gpu ]] || targets="no NVIDIA GPU was asked for (--cpu)"
+            env+=" $extra"
+            if [[ $tool == - ]]; then
+                name=$step
+            else
+                name=$step,$name env+=" CHECK_SANITIZER=$tool" command=$(sanitized "$tool" "$command")
+                [[ -x $sanitizer ]] || targets="no compute-sanitizer in PATH or in '$CUDA/bin'"
+            fi
+            tests+=("$kind"$'\t'"$name"$'\t'"$limit_of"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
+        done <"$TOP/tests.tsv"
+    done <"${CHECK_NEXT:-$TOP/tests/gpu/next.tsv}"
+}
+[[ $next == no ]] || add_steps
+
 while IFS=$'\t' read -r kind name suite limit env targets command; do
+    [[ $next == no ]] || break
     wanted "$name" || continue
     ((${#names[@]})) || [[ $cpu == yes || $suite == gpu ]] || continue
     if [[ $cpu == yes && $suite == gpu ]]; then
@@ -133,7 +174,7 @@ while IFS=$'\t' read -r kind name suite limit env targets command; do
         tests+=("$kind"$'\t'"$name"$'\t'"$limit"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
     elif [[ $kind == test && $suite == gpu ]]; then
         for tool in memcheck racecheck; do
-            tests+=("$kind"$'\t'"$name,$tool"$'\t'"$((limit * 20))"$'\t'"$env CHECK_SANITIZER=$tool"$'\t'"$targets"$'\t'"$sanitizer --tool $tool --error-exitcode 9 $command")
+            tests+=("$kind"$'\t'"$name,$tool"$'\t'"$((limit * 20))"$'\t'"$env CHECK_SANITIZER=$tool"$'\t'"$targets"$'\t'"$(sanitized "$tool" "$command")")
         done
     else
         continue
@@ -153,6 +194,12 @@ stage_patterns=(
     '^gpu-[a-z0-9_]+(,|$)'
     '.'
 )
+if [[ $next == yes ]]; then
+    stage_names=("${steps[@]}") stage_patterns=()
+    for step in "${steps[@]}"; do
+        stage_patterns+=("^$step(,|\$)")
+    done
+fi
 stage_of() { # NAME
     local i
     for i in "${!stage_patterns[@]}"; do
@@ -207,6 +254,7 @@ build() { # KIND PARALLEL
 
 build_stage() { # INDEX
     local line targets target begin=$SECONDS
+    [[ $next == no ]] || return 0
     need=()
     for line in "${tests[@]}"; do
         IFS=$'\t' read -r _ name _ _ targets _ <<<"$line"
@@ -225,6 +273,19 @@ build_stage() { # INDEX
 failed=0 skipped=0 done_before=0
 first_failure=''
 
+# A program that waits for a GPU which does not answer cannot be killed: it is left behind then.
+run_limited() { # SECONDS COMMAND
+    local pid rc=0
+    (eval "$2") &
+    pid=$!
+    timeout "$(($1 + kill_s + 2))" tail --pid="$pid" -s 0.1 -f /dev/null || rc=$?
+    if ((rc == 124)); then
+        echo "it could not be killed"
+        return 137
+    fi
+    wait "$pid"
+}
+
 # Runs a test and leaves its result and its seconds in log/NAME.end.
 run_one() { # LINE
     local kind name limit env targets command left begin=$SECONDS rc=0 target result=ok
@@ -236,13 +297,18 @@ run_one() { # LINE
         rc=77 targets=
     fi
     for target in $targets; do
-        [[ ${built[$target]:-} ]] || rc=300
+        [[ ${built[$target]:-} ]] || {
+            rc=300
+            [[ $next == no ]] || echo "not built: ./check --build CAPABILITY does it, where there need be no card" \
+                >"$TOP/log/$name"
+        }
     done
-    if ((rc == 0 && left < 5)); then # what begins now would be cut off
+    if ((rc == 0 && left < 5 && left < limit)); then # what begins now would be cut off
         echo "no time was left: ./check $name" >"$TOP/log/$name"
         rc=124
     fi
-    ((rc)) || (eval "export CHECK_LEFT_S=$left $env; exec timeout -k 5 $((limit < left ? limit : left)) $command") \
+    ((limit < left)) || limit=$left
+    ((rc)) || run_limited "$limit" "export CHECK_LEFT_S=$left $env; exec timeout -k $kill_s $limit $command" \
         >"$TOP/log/$name" 2>&1 </dev/null || rc=$?
     case $rc in
     0) ;;
@@ -271,7 +337,7 @@ report() { # LINE
     printf '%s\t%s\t%s\n' "$name" "$result" "$seconds" >>"$TOP/results.tsv"
     printf '%-6s %-24s %-8s %s\n' "$kind" "$name" "$result" "$seconds"
     case $kind,$result in
-    *,UNBUILT) ;;
+    *,UNBUILT) [[ $next == no ]] || sed 's/^/    /' "$TOP/log/$name" ;;
     *,skipped) tail -n 1 "$TOP/log/$name" | sed 's/^/    /' ;;
     bench,*) sed 's/^/    /' "$TOP/log/$name" ;; # what it has found before it failed, too
     *,FAILED | *,timeout) tail -n 20 "$TOP/log/$name" | sed 's/^/    /' ;;
@@ -326,9 +392,44 @@ pack() {
     mv "$TOP/results.tgz.new" "$TOP/results.tgz"
 }
 
+# Begins to write down the card every half second, and tells the process that does so. It is no job of
+# this shell, which waits for the next job that ends.
+watch_card() {
+    nvidia-smi -lms 500 --format=csv,noheader,nounits \
+        --query-gpu=timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu \
+        >"$TOP/log/card.csv" 2>/dev/null </dev/null &
+    echo "$!"
+}
+
+# The rows since row FIRST in which the card had work.
+tell_card() { # FIRST
+    tail -n "+$1" "$TOP/log/card.csv" 2>/dev/null | awk -F ', *' '
+        $6 >= 50 {
+            if (!n || $2 < low) low = $2
+            if ($2 > high) high = $2
+            if ($4 > watts) watts = $4
+            if ($5 > degrees) degrees = $5
+            clock += $2
+            power += $4
+            n++
+        }
+        END {
+            if (n)
+                printf "the card at work, %d times: SM clock %d to %d MHz, mean %d; %.0f W, at most %.0f; at most %d C\n",
+                    n, low, high, clock / n, power / n, watts, degrees
+        }'
+}
+
 begun=$SECONDS
 left_over=${#tests[@]}
-echo "building with $("$CC" --version | head -n 1)${card:+, for GPUs of capability $card}"
+watcher=
+if [[ $next == yes ]]; then
+    echo "nothing is built; at most $total_s s"
+    watcher=$(watch_card)
+    trap 'kill "$watcher" 2>/dev/null || true' EXIT
+else
+    echo "building with $("$CC" --version | head -n 1)${card:+, for GPUs of capability $card}"
+fi
 for i in "${!stage_names[@]}"; do
     begin=$SECONDS any=no
     for line in "${tests[@]}"; do
@@ -337,6 +438,11 @@ for i in "${!stage_names[@]}"; do
     done
     [[ $any == yes ]] || continue
     started=$SECONDS
+    if [[ $next == yes ]]; then
+        limit_s=$((total_s - (SECONDS - begun)))
+        ((limit_s < step_limits[i])) || limit_s=${step_limits[i]}
+        card_row=$(($(wc -l 2>/dev/null <"$TOP/log/card.csv" || echo 0) + 1))
+    fi
     printf '\nstage %s: %s\n' "$((i + 1))" "${stage_names[i]}"
     build_stage "$i"
     [[ ! $build_only ]] || continue
@@ -361,6 +467,7 @@ for i in "${!stage_names[@]}"; do
     for line in "${alone[@]}"; do
         run_tests "$line"
     done
+    [[ $next == no ]] || tell_card "$card_row" | tee -a "$TOP/log/card"
     pack
     echo "stage $((i + 1)) took $((SECONDS - begin)) s; results.tgz has its logs"
 done
