@@ -113,7 +113,7 @@ static void start_timed(bool tf32, const char *what)
     pl_cuda_libs_set(&libs);
 }
 
-static void start(bool tf32)
+static inline void start(bool tf32)
 {
     start_timed(tf32, NULL);
 }
