@@ -80,7 +80,7 @@ class Folder:
     def calls(self):
         """FIRST [RETRY] of each array that was submitted."""
         with open(os.path.join(self.path, "calls")) as f:
-            return sorted(line.split("/job.sh ")[1].strip() for line in f)
+            return sorted(re.search(r"/job(-[0-9.]+)?\.sh (.*)", line)[2] for line in f)
 
     def runs(self):
         return glob.glob(os.path.join(self.path, "runs", "*"))
@@ -107,7 +107,7 @@ def complete(folder, wanted):
     if not runs:
         check(folder.calls() == [], "submitted, but there is no run folder")
         return
-    here = sorted(f for f in os.listdir(runs[0]) if not f.startswith("trial-"))
+    here = sorted(f for f in os.listdir(runs[0]) if not f.startswith(("trial-", "job-")))
     check([f for f in here if "." not in f or f.count(".") == 1] == FILES, f"the run folder has {here}")
     code, _, err = folder.run("--resume", runs[0])
     check(code == 0, f"--resume: {code} {err}")

@@ -165,7 +165,7 @@ takes() {
     [[ $told == "--recompute ("*" MB), or --batch_size 16 --accumulate 2 ("*" MB)" ]] || { echo "$told"; false; }
     fits "${run[@]}" --recompute "${gpt[@]}" --batch_size 32
     fits "${run[@]}" --accumulate 2 "${gpt[@]}" --batch_size 16
-    told 18 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
+    told 16 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
     [[ $told == "4 ranks with as much memory each under --strategy sharded --shard os ("*" MB)" ]] || { echo "$told"; false; }
     told 21 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
     [[ $told == "--strategy sharded --shard os ("*" MB)" ]] || { echo "$told"; false; }
