@@ -198,27 +198,34 @@ int pl_submit_argv(const char *run_dir,
 
 /* ---- answers of squeue and sbatch ---- */
 
+/* What follows the script's path in its line, if the line is the array's: "[ARGS]|REASON". */
+static const char *reason_after(const char *p, const char *args)
+{
+    if (*p == ' ' && strncmp(p, args, strlen(args)) == 0)
+        p += strlen(args);
+    return *p == '|' ? p + 1 : NULL;
+}
+
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, unsigned retry)
 {
-    static const char refused[] = " FAILED:BadConstraints ";
+    static const char failed[] = " FAILED ", refused[] = "BadConstraints";
     _cleanup_free_ char *script = pl_submit_script(run_dir, first, retry);
     _cleanup_free_ char *args = retry ? pl_strf(" %u %u", first, retry) : pl_strf(" %u", first);
     size_t len = script ? strlen(script) : 0;
-    const char *line = lines, *end;
 
-    for (; script && args && line && *line; line = *end ? end + 1 : NULL) {
-        size_t digits = strspn(line, "0123456789");
-        const char *p = line + digits;
+    for (const char *p = lines; script && args && *p; p += *p == '\n') {
+        const char *line = p, *state = p + strspn(p, "0123456789"), *reason;
 
-        end = line + strcspn(line, "\n");
-        if (digits == 0 || *p != ' ' || strncmp(p, refused, strlen(refused)) == 0)
+        p += strcspn(p, "\n");
+        if (state == line || *state != ' ')
             continue;
-        p += 1 + strcspn(p + 1, " \n");
-        if (*p != ' ' || strncmp(p + 1, script, len) != 0)
-            continue;
-        p += 1 + len;
-        if (p == end || (strncmp(p, args, strlen(args)) == 0 && p + strlen(args) == end))
-            return strndup(line, digits);
+        reason = state + 1 + strcspn(state + 1, " \n");
+        reason = *reason == ' ' && strncmp(reason + 1, script, len) == 0
+                     ? reason_after(reason + 1 + len, args)
+                     : NULL;
+        if (reason && (strncmp(state, failed, strlen(failed)) != 0 ||
+                       strncmp(reason, refused, strlen(refused)) != 0))
+            return strndup(line, (size_t)(state - line));
     }
     return NULL;
 }
@@ -233,7 +240,7 @@ static int find_in_queue(const struct pl_run *run,
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_free_ char *user = pl_strf("--user=%u", (unsigned)geteuid());
-    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %T:%r %o",
+    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %T %o|%r",
                           user,     NULL};
     int r;
 

@@ -92,9 +92,10 @@ bool pl_submit_is_no_answer(const char *messages);
  * out of memory. */
 char *pl_submit_script(const char *run_dir, unsigned first, unsigned retry);
 
-/* Finds an array by its script in lines "JOBID STATE:REASON COMMAND" of squeue. COMMAND is the
- * path, before Slurm 24.11 followed by the arguments FIRST [RETRY]. Returns the job id, which the
- * caller frees, or NULL if it is not there. Skips Slurm's record of a refused submission. */
+/* Finds an array by its script in lines "JOBID STATE COMMAND|REASON" of squeue. COMMAND is the
+ * path, before Slurm 24.11 followed by the arguments FIRST [RETRY]; REASON may have blanks. Returns
+ * the job id, which the caller frees, or NULL if it is not there. Skips Slurm's record of a refused
+ * submission. */
 char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, unsigned retry);
 
 #endif

@@ -27,7 +27,7 @@ exec 9>>calls && flock 9 && echo "$*" >&9 && echo $((999 + $(wc -l <calls)))
 SQUEUE = """#!/bin/sh
 n=1000
 while read -r line; do
-    echo "$n PENDING:None /${line#* /}"
+    echo "$n PENDING /${line#* /}|ReqNodeNotAvail, UnavailableNodes:n1"
     n=$((n + 1))
 done <calls
 """

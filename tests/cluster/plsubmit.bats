@@ -257,6 +257,25 @@ TXT
     [ "$(arrays)" = "$job" ]
 }
 
+@test "an array that waits for drained nodes is found again" {
+    fake sbatch <<'TXT'
+"$REAL/sbatch" "$@" >/dev/null
+kill -KILL "$PPID"
+TXT
+    has_words() { [[ $(squeue -h -j "$job" -o %r) == *' '* ]]; } # Slurm's reason
+    scontrol update NodeName=n[1-4] State=DRAIN Reason=test
+    run plsubmit --grid a=1,2 true
+    [ "$status" != 0 ]
+    job=$(arrays)
+    wait_for 60 has_words
+    rm fakes/sbatch
+    hash -r
+    submit --resume runs/true-*
+    scontrol update NodeName=n[1-4] State=RESUME
+    [ "$JOBS" = "$job" ]
+    [ "$(arrays)" = "$job" ]
+}
+
 @test "an interrupted client says how to go on" {
     fake sbatch <<'TXT'
 echo $$ >sbatch.pid

@@ -165,12 +165,12 @@ static void find_is(const char *lines, const char *dir, unsigned first, const ch
 
 static void test_find(void **state)
 {
-    static const char lines[] = "11 FAILED:BadConstraints /r/a/job.sh 0\n"
-                                "12 PENDING:Resources /r/a/job.sh 0\n"
-                                "13 RUNNING:None /r/a/job-1000.sh 1000\n\nx /r/b/job.sh 0\n"
-                                "14 RUNNING:None sleep 5\n16 /r/b/job.sh 0\n17\n18 \n"
-                                "19 FAILED:NonZeroExitCode /r/e/job.sh 0\n"
-                                "15 PENDING:Dependency /r/c d/job.sh 0";
+    static const char lines[] = "11 FAILED /r/a/job.sh 0|BadConstraints\n"
+                                "12 PENDING /r/a/job.sh 0|Resources\n"
+                                "13 RUNNING /r/a/job-1000.sh 1000|None\n\nx /r/b/job.sh 0\n"
+                                "14 RUNNING sleep 5|None\n16 /r/b/job.sh 0\n17\n18 \n"
+                                "19 FAILED /r/e/job.sh 0|NonZeroExitCode\n"
+                                "15 PENDING /r/c d/job.sh 0|Dependency";
 
     find_is(lines, "/r/a", 0, "12");
     find_is(lines, "/r/a", 1000, "13");
@@ -181,19 +181,21 @@ static void test_find(void **state)
     find_is(lines, "/r", 0, NULL);
     find_is(lines, "/r/e", 0, "19");
     find_is("", "/r/a", 0, NULL);
-    find_retry_is("20 PENDING:None /r/a/job-0.2.sh 0 2\n", "/r/a", 0, 2, "20");
-    find_retry_is("20 PENDING:None /r/a/job-0.2.sh 0 2\n", "/r/a", 0, 1, NULL);
-    find_is("20 PENDING:None /r/a/job-0.2.sh 0 2\n", "/r/a", 0, NULL);
+    find_retry_is("20 PENDING /r/a/job-0.2.sh 0 2|None\n", "/r/a", 0, 2, "20");
+    find_retry_is("20 PENDING /r/a/job-0.2.sh 0 2|None\n", "/r/a", 0, 1, NULL);
+    find_is("20 PENDING /r/a/job-0.2.sh 0 2|None\n", "/r/a", 0, NULL);
+    find_is("21 PENDING /r/a/job.sh 0|ReqNodeNotAvail, UnavailableNodes:n[1-3]", "/r/a", 0, "21");
+    find_is("21 PENDING /r/a/job.sh 0 0|None\n", "/r/a", 0, NULL);
 }
 
 /* Slurm 24.11's squeue shows no arguments of a batch script. */
 static void test_find_without_arguments(void **state)
 {
-    static const char lines[] = "11 FAILED:BadConstraints /r/a/job.sh\n"
-                                "12 PENDING:Resources /r/a/job.sh\n"
-                                "13 RUNNING:None /r/a/job-1000.sh\n"
-                                "14 RUNNING:None /r/a/job-0.2.sh\n"
-                                "15 RUNNING:None /r/b/job.sh 7\n";
+    static const char lines[] = "11 FAILED /r/a/job.sh|BadConstraints\n"
+                                "12 PENDING /r/a/job.sh|Resources\n"
+                                "13 RUNNING /r/a/job-1000.sh|None\n"
+                                "14 RUNNING /r/a/job-0.2.sh|None\n"
+                                "15 RUNNING /r/b/job.sh 7|None\n";
 
     find_is(lines, "/r/a", 0, "12");
     find_is(lines, "/r/a", 1000, "13");
