@@ -212,14 +212,39 @@ bad:
     return pl_error_set(err, -EINVAL, "'%s' is not a list of tasks per node", s);
 }
 
-char *pl_parse_scontrol_field(const char *output, const char *key)
+/* Where KEY= begins, at text or later, before end; NULL. */
+static const char *find_key(const char *text, const char *end, const char *key)
 {
     size_t len = strlen(key);
 
-    for (const char *p = output; (p = strstr(p, key)); p += len)
-        if ((p == output || strchr(" \n\t", p[-1])) && p[len] == '=')
-            return strndup(p + len + 1, strcspn(p + len + 1, " \n"));
+    for (const char *p = text; (p = strstr(p, key)) && p < end; p += len)
+        if ((p == text || strchr(" \n\t", p[-1])) && p[len] == '=')
+            return p;
     return NULL;
+}
+
+char *pl_parse_scontrol_field(const char *output, const char *key)
+{
+    const char *p = find_key(output, output + strlen(output), key);
+
+    if (!p)
+        return NULL;
+    p += strlen(key) + 1;
+    return strndup(p, strcspn(p, " \n"));
+}
+
+char *pl_parse_scontrol_job(const char *output, const char *key)
+{
+    static const char state[] = "JobState", partition[] = "Partition";
+    const char *next = strstr(output, "\nJobId="), *last = next ? next : output + strlen(output);
+    const char *start = find_key(output, last, state), *end;
+    _cleanup_free_ char *fields = NULL;
+
+    if (!start || find_key(start + strlen(state), last, state))
+        return NULL;
+    end = find_key(start, last, partition);
+    fields = strndup(start, (size_t)((end ? end : last) - start));
+    return fields ? pl_parse_scontrol_field(fields, key) : NULL;
 }
 
 bool pl_name_valid(const char *s, size_t len)

@@ -38,6 +38,11 @@ int pl_parse_tasks_per_node(const char *s, unsigned node, unsigned *ret, struct 
 /* The value of KEY= in scontrol's one-line form, up to the next blank; caller frees. NULL. */
 char *pl_parse_scontrol_field(const char *output, const char *key);
 
+/* The same of the first job of `scontrol -o show job`, for JobState= and what is between it and
+ * Partition=: before and after, the user's own texts (JobName=, Comment=, ...) may look like
+ * fields. NULL if one of them looks like JobState=, too. */
+char *pl_parse_scontrol_job(const char *output, const char *key);
+
 /* True for [A-Za-z_][A-Za-z0-9_.-]*, the names of axes and metrics. */
 bool pl_name_valid(const char *s, size_t len);
 

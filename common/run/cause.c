@@ -199,11 +199,11 @@ static bool is_time(const char *s)
 enum pl_cause_kind
 pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool *ret_inferred)
 {
-    _cleanup_free_ char *state = pl_parse_scontrol_field(output, "JobState");
-    _cleanup_free_ char *restarts = pl_parse_scontrol_field(output, "Restarts");
-    _cleanup_free_ char *preempt = pl_parse_scontrol_field(output, "PreemptTime");
-    _cleanup_free_ char *ran = pl_parse_scontrol_field(output, "RunTime");
-    _cleanup_free_ char *limit = pl_parse_scontrol_field(output, "TimeLimit");
+    _cleanup_free_ char *state = pl_parse_scontrol_job(output, "JobState");
+    _cleanup_free_ char *restarts = pl_parse_scontrol_job(output, "Restarts");
+    _cleanup_free_ char *preempt = pl_parse_scontrol_job(output, "PreemptTime");
+    _cleanup_free_ char *ran = pl_parse_scontrol_job(output, "RunTime");
+    _cleanup_free_ char *limit = pl_parse_scontrol_job(output, "TimeLimit");
     enum pl_cause_kind kind = state ? pl_job_state_find(state)->cause : PL_CAUSE_NONE;
     uint64_t ran_s = 0, limit_s = UINT64_MAX;
     int64_t n;

@@ -204,8 +204,8 @@ static uint64_t signal_lead(const struct pl_run *run)
 /* True if the job's time limit is so near that Slurm may have sent the signal for it. */
 static bool limit_is_near(const char *job, uint64_t lead_s)
 {
-    _cleanup_free_ char *ran = pl_parse_scontrol_field(job, "RunTime");
-    _cleanup_free_ char *limit = pl_parse_scontrol_field(job, "TimeLimit");
+    _cleanup_free_ char *ran = pl_parse_scontrol_job(job, "RunTime");
+    _cleanup_free_ char *limit = pl_parse_scontrol_job(job, "TimeLimit");
     uint64_t ran_s, limit_s;
 
     return lead_s && ran && limit && pl_parse_slurm_time(ran, &ran_s, NULL) == 0 &&

@@ -133,6 +133,16 @@ static void test_from_slurm_records(void **state)
         {"JobState=COMPLETED", 0, false, NULL, true},
         {"JobState=COMPLETING", 0, false, "cancelled", true},
         {"JobName=JobState=TIMEOUT JobState=CANCELLED", 0, false, "cancelled", false},
+        {"JobId=7 JobName=x PreemptTime=2026-01-01T00:00:00 UserId=u(1) Account=b TimeLimit=1 "
+         "JobState=CANCELLED RunTime=00:00:09 TimeLimit=01:00:00 Partition=p "
+         "Comment=c PreemptTime=2026-01-01T00:00:00",
+         0, true, "cancelled", false},
+        {"JobId=7 JobName=x JobState=TIMEOUT JobState=RUNNING Partition=p", 0, true, "cancelled",
+         true},
+        {"JobId=7 JobName=x JobState=RUNNING Partition=p WorkDir=/a JobState=NODE_FAIL", 0, false,
+         NULL, true},
+        {"JobId=7 JobState=TIMEOUT Partition=p\nJobId=6 JobState=FAILED PreemptTime=2026", 0, true,
+         "timeout", false},
         {"", 0, false, NULL, true},
         {"slurm_load_jobs error: Invalid job id specified", 0, true, "cancelled", true},
     };

@@ -206,7 +206,7 @@ struct pl_slurm_answer pl_slurm_answer_read(const char *output, unsigned restart
         return a;
     }
     a.kind = pl_cause_from_slurm(output, restart, terminated, &a.inferred);
-    state = pl_parse_scontrol_field(output, "JobState");
+    state = pl_parse_scontrol_job(output, "JobState");
     a.job_runs = state && strcmp(state, "RUNNING") == 0;
     free(state);
     return a;
