@@ -5,6 +5,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/options.h"
+#include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/node_answers.h"
 #include "launcher/plstat/plstat.h"
@@ -26,6 +27,7 @@ struct doctor {
     struct pl_plstat *ps;
     json_t *checks, *nodes;
     bool plugin_here, munge; /* Slurm's answers depend on munge */
+    int64_t asked;           /* nodes */
     int r;                   /* the first failure of ours */
 };
 
@@ -167,10 +169,12 @@ run_on_nodes(struct doctor *d, const char *path, struct pl_child *ret, struct pl
 
     if (!plstat || !probe)
         return pl_error_nomem(err);
-    if (job)
-        snprintf(nodes, sizeof(nodes), "--nodes=%.20s", of_job ? of_job : "1");
-    else
-        snprintf(nodes, sizeof(nodes), "--nodes=%u", count_nodes(d->ps->doctor_nodes));
+    d->asked = 1;
+    if (!job)
+        d->asked = count_nodes(d->ps->doctor_nodes);
+    else if (of_job)
+        pl_parse_int(of_job, 1, UINT32_MAX, &d->asked, NULL);
+    snprintf(nodes, sizeof(nodes), "--nodes=%lld", (long long)d->asked);
     argv[n++] = nodes;
     argv[n++] = job ? "--overlap" : IMMEDIATE;
     if (!job)
@@ -377,6 +381,9 @@ static void look_at_nodes(struct doctor *d)
             *said ? said : "srun failed");
         if (n == 0)
             return;
+    } else if ((int64_t)n < d->asked) {
+        add(d, "wrong", "%zu of %lld nodes gave an answer that can be read", n,
+            (long long)d->asked);
     }
     json_array_foreach (d->nodes, i, node)
         check_node(d, node, path ? token : NULL, before_s, after_s);

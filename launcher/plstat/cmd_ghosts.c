@@ -374,8 +374,9 @@ static int add_answer(struct pl_plstat *ps, json_t *nodes, const json_t *doc)
     return 0;
 }
 
-/* Runs `plstat ghosts --json` once on each node. */
-static int run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, struct pl_error *err)
+/* Runs `plstat ghosts --json` once on each node, of which there are *ret_n. */
+static int
+run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, unsigned *ret_n, struct pl_error *err)
 {
     _cleanup_free_ char *folder = pl_program_folder();
     _cleanup_free_ char *plstat = folder ? pl_path_join(folder, "plstat") : NULL;
@@ -401,6 +402,7 @@ static int run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, struct pl_er
     if (strcmp(now.state, "RUNNING") != 0)
         return pl_error_set(err, -EHOSTUNREACH, "job %s is not running: %s", ps->ghosts.job,
                             *now.state ? now.state : "Slurm does not know it");
+    *ret_n = now.n_nodes;
     snprintf(nodes, sizeof(nodes), "--nodes=%u", now.n_nodes);
     r = pl_child_run(argv, NULL, NODES_MS, ret, err);
     if (r == -ETIMEDOUT)
@@ -417,7 +419,8 @@ static int report_job(struct pl_plstat *ps, struct pl_error *err)
     const json_t *doc;
     const char *said;
     size_t i;
-    int r = nodes && answers ? run_on_nodes(ps, &child, err) : -ENOMEM;
+    unsigned n = 0;
+    int r = nodes && answers ? run_on_nodes(ps, &child, &n, err) : -ENOMEM;
 
     if (r == 0)
         r = pl_node_answers(pl_buf_str(&child.out), answers);
@@ -429,6 +432,9 @@ static int report_job(struct pl_plstat *ps, struct pl_error *err)
                          ps->ghosts.job, (int)strcspn(said, "\n"), said);
     if (r == 0 && child.status != 0 && *said)
         pl_notes_add(&ps->notes, true, "%.*s", (int)strcspn(said, "\n"), said);
+    if (r == 0 && json_array_size(nodes) < n)
+        pl_notes_add(&ps->notes, true, "%zu of %u nodes gave an answer that can be read",
+                     json_array_size(nodes), n);
     if (r == 0)
         return report_nodes(ps, nodes);
     json_decref(nodes);

@@ -181,6 +181,21 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     [[ $(state_of "$PID" --job "$JOB") == 'alive False' ]]
 }
 
+@test "--job and doctor say that a node's answer is missing" {
+    local srun
+    srun=$(command -v srun)
+    mkdir bin # as where a task's prolog prints a line that begins as an answer
+    printf '#!/bin/bash\n%q "$@" | sed "s/^1: {/1: {welcome}\\n&/"\n' "$srun" >bin/srun
+    chmod 0755 bin/srun
+    job_runs --nodes 2
+    PATH=$PWD/bin:$PATH run as_user plstat ghosts --job "$JOB"
+    [[ $status == 4 && $output == *'1 of 2 nodes gave an answer that can be read'* ]]
+    scancel "$JOB"
+    wait_for 30 queue_is_empty
+    PATH=$PWD/bin:$PATH run plstat doctor --nodes 2
+    [[ $output == *'wrong  1 of 2 nodes gave an answer that can be read'* ]]
+}
+
 @test "the epilog ends what its job left, and nothing of another job" {
     need_root
     local pid other
