@@ -153,11 +153,16 @@ char *pl_submit_script(const char *run_dir, unsigned first, unsigned retry)
 static int name_script(const struct pl_run *run, const struct pl_chunk *chunk, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_submit_script(pl_run_dir(run), chunk->first, chunk->retry);
+    char target[8] = ""; /* a longer one is cut, and another */
 
     if (!path)
         return pl_error_nomem(err);
-    if ((chunk->first || chunk->retry) && symlink("job.sh", path) < 0 && errno != EEXIST)
+    if ((!chunk->first && !chunk->retry) || symlink("job.sh", path) == 0)
+        return 0;
+    if (errno != EEXIST)
         return pl_error_errno(err, errno, "cannot make %s", path);
+    if (readlink(path, target, sizeof(target) - 1) < 0 || strcmp(target, "job.sh") != 0)
+        return pl_error_set(err, -EEXIST, "%s is no link to job.sh: remove it", path);
     return 0;
 }
 

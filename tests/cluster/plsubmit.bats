@@ -276,6 +276,18 @@ TXT
     [ "$(arrays)" = "$job" ]
 }
 
+@test "what has the name of an array's script, and is another, is not submitted" {
+    submit --sbatch hold --grid a=1 true
+    echo 'other' >"$RUN/job-1.sh"
+    run -1 --separate-stderr plsubmit --extend "$SWEEP" --grid a=2
+    [[ $stderr == *'job-1.sh is no link to job.sh: remove it' ]]
+    [ "$(arrays)" = "$JOBS" ]
+    rm "$RUN/job-1.sh"
+    ln -s job.sh "$RUN/job-1.sh"
+    submit --resume "$SWEEP"
+    [ "$(arrays | wc -l)" = 2 ]
+}
+
 @test "an interrupted client says how to go on" {
     fake sbatch <<'TXT'
 echo $$ >sbatch.pid
