@@ -240,6 +240,8 @@ enum reader {
     ALONE,
     AND_ANOTHER, /* op, whose gradient is added */
     BY_PARTS,    /* by three inputs, views of it */
+    RELUS,       /* of the layer, whose slope its own backward applies */
+    TANHS,
     IN_F16,
     NOBODY, /* but the loss */
     READERS,
@@ -251,7 +253,10 @@ enum reader {
 static plume_tensor *trace_attention(struct net *net, enum reader reader, size_t heads)
 {
     plume_tensor *x = APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, &net->t[0]), *y;
-    plume_tensor *h = APPLY(PLUME_OP_LINEAR, PLUME_IDENTITY, 0, x, &net->t[1], &net->t[2]);
+    enum plume_activation act = reader == RELUS   ? PLUME_RELU
+                                : reader == TANHS ? PLUME_TANH
+                                                  : PLUME_IDENTITY;
+    plume_tensor *h = APPLY(PLUME_OP_LINEAR, act, 0, x, &net->t[1], &net->t[2]);
     struct plume_op_args args = {{(int64_t)heads, 1}, {0}};
     plume_tensor *in[3] = {h}, *loss = NULL;
     size_t n = reader == BY_PARTS ? 3 : 1, width = h->shape[2] / 3;

@@ -362,9 +362,7 @@ static void take_bias(struct pl_tape *tape, struct pl_node *layer)
     if (layer->fusion.sloped && tape->nodes[next].op->bias_sums)
         by = &tape->nodes[next];
     else if (!layer->op->scribbles || !layer->op->scribbles(layer))
-        by = norm_after(tape, layer->out);
-    if (!by && !layer->fusion.sloped)
-        by = summing_after(tape, layer);
+        by = norm_after(tape, layer->out) ?: summing_after(tape, layer);
     if (!by || by->fusion.bias_of ||
         is_read_between(tape, pl_node_grad_of(tape, layer, layer->op->bias), at, by->out->node))
         return;
