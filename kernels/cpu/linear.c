@@ -94,7 +94,7 @@ PL_INLINE void slope_rows(const enum pl_activation act,
 
     for (size_t r = 0; r < a->rows; r++) {
         const float *dy = (const float *)a->dy + r * row + o0;
-        float *dz = (float *)a->dz + r * a->out + o0;
+        float *dz = act == PL_ACT_NONE ? NULL : (float *)a->dz + r * a->out + o0;
 
         if (act == PL_ACT_NONE) {
             for (size_t o = 0; o < n; o++)
