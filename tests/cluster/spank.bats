@@ -104,7 +104,7 @@ TXT
 
 # What a task has: its environment but for what differs from step to step, and its descriptors.
 task_state='env -0 | sort -z | tr "\0" "\n" |
-    grep -vE "^(SLURM_(JOB_?ID|STEP_?ID|STEP_LAUNCHER_PORT|SRUN_COMM_PORT|TASK_PID|JOB_START_TIME|JOB_END_TIME)|_)="
+    grep -vE "^(SLURM_(JOB_?ID|JOB_SLUID|STEP_?ID|STEP_LAUNCHER_PORT|SRUN_COMM_PORT|TASK_PID|JOB_START_TIME|JOB_END_TIME)|_)="
     ls /proc/self/fd; grep -E "^(Sig(Blk|Ign|Cgt)|Groups|Umask):" /proc/self/status; ulimit -a'
 
 @test "without the flag a step is as without the plugin" {
