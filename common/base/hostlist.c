@@ -12,13 +12,13 @@
 #define DIGITS_MAX 9   /* of a number; a list of Slurm's has at most as many hosts */
 #define BRACKETS_MAX 8 /* of one name */
 
-/* "[1-3,07]", of which text points behind the '['. */
+/* A bracket such as "[1-3,07]". */
 struct bracket {
-    const char *text;
-    uint64_t n; /* names */
+    const char *text; /* after the '[' */
+    uint64_t n;       /* names */
 };
 
-/* "7" or "07-12" at *p, which moves behind it. */
+/* Reads "7" or "07-12" at *p, and moves *p to the character after it. */
 static int read_range(const char **p, uint64_t *ret_low, uint64_t *ret_high, int *ret_width)
 {
     uint64_t number[2] = {0, 0};
@@ -44,7 +44,7 @@ static int read_range(const char **p, uint64_t *ret_low, uint64_t *ret_high, int
     return number[0] <= number[1] ? 0 : -EINVAL;
 }
 
-/* Reads a bracket at *p, behind its '[', to behind its ']'. */
+/* Reads a bracket. *p is after its '[' before the call, and after its ']' when it returns 0. */
 static int read_bracket(const char **p, struct bracket *ret)
 {
     uint64_t low, high;

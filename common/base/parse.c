@@ -212,7 +212,7 @@ bad:
     return pl_error_set(err, -EINVAL, "'%s' is not a list of tasks per node", s);
 }
 
-/* Where KEY= begins, at text or later, before end; NULL. */
+/* Finds the first KEY= between text and end. NULL: there is none. */
 static const char *find_key(const char *text, const char *end, const char *key)
 {
     size_t len = strlen(key);

@@ -228,7 +228,7 @@ static void turn_y(void *ctx, size_t begin, size_t end)
          (float *)g->a->y + g->first * g->places + begin, g->places, false);
 }
 
-/* dz = dy behind the relu. */
+/* Writes dz, transposed: dy where relu has passed y, else 0. Without a relu dz is dy. */
 static void turn_dz(void *ctx, size_t begin, size_t end)
 {
     const struct group *g = ctx;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What pool2d.c and pool2d_max.c share. */
+/* Windows and lanes of pooling, for pool2d.c and pool2d_max.c. */
 #ifndef PL_KERNELS_CPU_POOL2D_H
 #define PL_KERNELS_CPU_POOL2D_H
 

@@ -70,7 +70,7 @@ static __device__ __forceinline__ void wait_for_copies()
 #endif
 }
 
-/* What backward reads of a row; each lane reads what it has copied itself. */
+/* A row in shared memory, for backward. A lane reads only the elements that it has copied. */
 template <class X, class Y, int V, int H> struct copied_row {
     bunch<X, V> x[H / V][32], old[H / V][32];
     bunch<Y, V> dy[H / V][32];
