@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Shared by comm_shm.c (the collectives), comm_shm_sum.c (sums), comm_shm_later.c (sums for which
- * no rank waits) and comm_shm_wait.c (the barrier, and lost ranks). */
+ * no rank waits), comm_shm_memory.c (slabs) and comm_shm_wait.c (the barrier, and lost ranks). */
 #ifndef PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 #define PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 
@@ -79,6 +79,22 @@ struct pl_shm {
         double scale;
     } later[PL_SHM_POSTS];
 };
+
+/* An anonymous file of so many bytes, and its memory in this process. map_peer: another process's
+ * file, by `map`. */
+int pl_shm_make_fd(size_t bytes, int *ret, struct pl_error *err);
+int pl_shm_map(int fd, size_t bytes, void **ret);
+int pl_shm_map_peer(
+    pid_t pid, int peer_fd, size_t bytes, int (*map)(int fd, size_t bytes, void **ret), void **ret);
+
+/* The error of a peer's memory that cannot be mapped (r): the peer has perhaps ended, mostly
+ * because another rank did. */
+int pl_shm_cannot_map(struct pl_shm *shm, unsigned peer, int r, struct pl_error *err);
+
+/* Makes a slab, of which *ret is this rank's. Collective. pl_shm_alloc: see pl_comm_alloc(). */
+int pl_shm_add_slab(struct pl_shm *shm, size_t bytes, void **ret, struct pl_error *err);
+int pl_shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+void pl_shm_unmap(const struct pl_shm *shm, struct pl_shm_slab *slab);
 
 /* The slab that holds [buf, buf + bytes); NULL: none does. */
 const struct pl_shm_slab *pl_shm_find_slab(const struct pl_shm *shm, const void *buf, size_t bytes);
