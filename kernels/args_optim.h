@@ -18,7 +18,8 @@
  * [-clip, clip] (INFINITY = not clamped); grad itself is not changed. With half != PL_HALF_NONE
  * (f32 tables only) the new parameter is also written, rounded, to copy; with `rounded` param
  * itself becomes that rounded number: then copy is the parameter, and param its image in f32.
- * factor_at: where an earlier kernel has left the factor; NULL: it is `factor`. */
+ * factor_at: where an earlier kernel has left the factor; NULL: it is `factor`. Tables of the host
+ * also write the new parameter to n_mirrors other places. */
 struct pl_update {
     size_t n;
     double factor, clip;
@@ -28,6 +29,8 @@ struct pl_update {
     enum pl_half half;
     bool rounded;
     uint16_t *copy;
+    void *const *mirrors;
+    unsigned n_mirrors;
 };
 
 /* One step of stochastic gradient descent with momentum as torch.optim.SGD (dampening 0): g = grad

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Shared by the updates, see struct pl_update. They work block by block: gradients into a buffer
- * that stays in L1, the update itself, and the 16-bit copy. */
+ * that stays in L1, the update itself, and the copies. */
 #ifndef PL_KERNELS_CPU_UPDATE_H
 #define PL_KERNELS_CPU_UPDATE_H
 
@@ -8,6 +8,7 @@
 #include "kernels/pool/pool.h"
 
 #include <math.h>
+#include <string.h>
 
 #define UPDATE_BLOCK 1024            /* elements */
 #define UPDATE_GRAIN ((size_t)32768) /* elements per chunk */
@@ -49,6 +50,8 @@ static inline void update_copy(const struct pl_update *u, size_t begin, size_t n
     else if (u->half == PL_HALF_BF16 && u->rounded)
         for (size_t k = 0; k < n; k++)
             param[k] = pl_f32_of_bf16(copy[k]);
+    for (unsigned i = 0; i < u->n_mirrors; i++)
+        memcpy((float *)u->mirrors[i] + begin, param, n * sizeof(*param));
 }
 
 #endif

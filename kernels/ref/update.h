@@ -23,6 +23,8 @@ static inline void update_param(const struct pl_update *u, size_t k, real value)
             value = (real)pl_f32_of_half(u->half, u->copy[k]);
     }
     ((real *)u->param)[k] = value;
+    for (unsigned i = 0; i < u->n_mirrors; i++)
+        ((real *)u->mirrors[i])[k] = value;
 }
 
 /* at::lerp: exact at both ends. */

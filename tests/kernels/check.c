@@ -260,6 +260,13 @@ __attribute__((weak)) bool check_card(void)
     return false;
 }
 
+static bool on_host = true;
+
+bool check_host(void)
+{
+    return on_host;
+}
+
 static jmp_buf not_there;
 
 static void run(const struct pl_kernels *ref, const struct pl_kernels *got)
@@ -322,6 +329,7 @@ int main(void)
             run(pl_kernels_ref(PL_REAL_F32), table(i));
     }
 #ifdef PL_TEST_CUDA
+    on_host = false;
     run_cuda();
 #endif
     return any ? 0 : 77;

@@ -32,6 +32,9 @@ uint64_t check_random(uint64_t limit);
 /* The type of the running table's arrays: what the case gives is rounded to it. */
 enum pl_real check_storage(void);
 
+/* True if the running table is one of the host's. */
+bool check_host(void);
+
 /* The number of cases, or their size: `cpu`, or `emulated` on the emulator, which is much slower;
  * its four tables and the seeds of other runs cover the rest. With AddressSanitizer a third of it.
  */

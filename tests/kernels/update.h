@@ -9,6 +9,7 @@
 
 struct update_case {
     struct pl_update ref, got;
+    void *ref_mirrors[2], *got_mirrors[2];
 };
 
 static inline void update_setup(struct update_case *c, size_t n, enum fill fill)
@@ -33,11 +34,22 @@ static inline void update_setup(struct update_case *c, size_t n, enum fill fill)
         c->ref.copy = (uint16_t *)(void *)copy;
         c->got.copy = (uint16_t *)(void *)check_copy(copy, (n + 1) / 2);
     }
+    c->ref.n_mirrors = c->got.n_mirrors = check_host() ? (unsigned)check_random(3) : 0;
+    c->ref.mirrors = c->ref_mirrors;
+    c->got.mirrors = c->got_mirrors;
+    for (unsigned i = 0; i < c->ref.n_mirrors; i++) {
+        c->ref_mirrors[i] = check_floats(n, FILL_ZERO);
+        c->got_mirrors[i] = check_floats(n, FILL_ZERO);
+    }
 }
 
 static inline void update_check(const struct update_case *c)
 {
     check_same("param", c->got.param, c->ref.param, c->ref.n);
+    for (unsigned i = 0; i < c->ref.n_mirrors; i++) {
+        check_same("ref's mirror", c->ref_mirrors[i], c->ref.param, c->ref.n);
+        check_same("mirror", c->got_mirrors[i], c->ref.param, c->ref.n);
+    }
     for (size_t i = 0; c->ref.copy && i < c->ref.n; i++) {
         float got = pl_f32_of_half(c->ref.half, c->got.copy[i]);
         float want = pl_f32_of_half(c->ref.half, c->ref.copy[i]);
