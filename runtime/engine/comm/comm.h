@@ -52,6 +52,10 @@ struct pl_comm_ops {
                           double scale,
                           struct pl_error *err);
     int (*alloc)(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+    /* Of shared memory; NULL: the backend has none. node: see pl_comm_node(). */
+    struct pl_comm *(*node)(struct pl_comm *comm);
+    int (*alloc_common)(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+    void *(*of_peer)(struct pl_comm *comm, const void *own, unsigned peer);
     void (*abort)(struct pl_comm *comm, const char *text); /* text: as the others shall report it */
     void (*destroy)(struct pl_comm *comm);
 };
@@ -208,6 +212,22 @@ int pl_comm_agree(struct pl_comm *comm, bool mine, bool *ret, struct pl_error *e
 /* Zeroed memory in which collectives are fastest (shared with the node's other ranks if that
  * helps), aligned to 64 bytes. Collective: all ranks ask for the same size. Freed by destroy. */
 int pl_comm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+
+/* The communicator of this node's ranks, if they share memory; NULL: this rank is alone, or the
+ * backend has none. comm itself, or owned by it. */
+struct pl_comm *pl_comm_node(struct pl_comm *comm);
+
+/* For a comm with a node. Zeroed memory of which the node has one piece for all of its ranks,
+ * aligned to 64 bytes. Each rank comes first to its own part of the pages: the elements behind
+ * bytes * rank / size. Collective over the node. Freed by destroy. */
+int pl_comm_alloc_common(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+
+/* For a comm with a node: where this process sees a peer's memory. own: an address in this rank's
+ * memory of pl_comm_alloc(); peer: a rank of the node. */
+void *pl_comm_of_peer(struct pl_comm *comm, const void *own, unsigned peer);
+
+/* For a comm with a node. Returns after all ranks of the node have called it. */
+int pl_comm_node_barrier(struct pl_comm *comm, struct pl_error *err);
 
 /* Time that the calling thread has spent in the calls above, of communicators of several ranks:
  * most of it waiting for them. ns. */

@@ -195,6 +195,11 @@ static int hier_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_
     return spread(h, pl_comm_alloc(h->local, bytes, ret, err), h->leaders, err);
 }
 
+static struct pl_comm *hier_node(struct pl_comm *comm)
+{
+    return pl_comm_node(((struct hier *)comm)->local);
+}
+
 static void hier_abort(struct pl_comm *comm, const char *text)
 {
     struct hier *h = (struct hier *)comm;
@@ -218,8 +223,8 @@ static void hier_destroy(struct pl_comm *comm)
     {                                                                                              \
         .name = text, .allreduce = hier_allreduce, .broadcast = hier_broadcast,                    \
         .barrier = hier_barrier, .allgather = hier_allgather,                                      \
-        .reduce_scatter = hier_reduce_scatter, .alloc = hier_alloc, .abort = hier_abort,           \
-        .destroy = hier_destroy,                                                                   \
+        .reduce_scatter = hier_reduce_scatter, .alloc = hier_alloc, .node = hier_node,             \
+        .abort = hier_abort, .destroy = hier_destroy,                                              \
     }
 
 static const struct pl_comm_ops hier_ops = HIER_OPS("shm+tcp"), hier_mpi_ops = HIER_OPS("shm+mpi");

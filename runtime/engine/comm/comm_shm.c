@@ -163,6 +163,19 @@ static int shm_reduce_scatter(struct pl_comm *comm,
                         offset[me + 1] - offset[me], real, scale, err);
 }
 
+static struct pl_comm *shm_node(struct pl_comm *comm)
+{
+    return comm->size > 1 ? comm : NULL;
+}
+
+static void *shm_of_peer(struct pl_comm *comm, const void *own, unsigned peer)
+{
+    const struct pl_shm *shm = (const struct pl_shm *)comm;
+    const struct pl_shm_slab *slab = pl_shm_find_slab(shm, own, 0);
+
+    return slab->base[peer] + ((const char *)own - slab->base[comm->rank]);
+}
+
 /* Of the control memory that so many ranks use. */
 static size_t control_bytes(unsigned ranks)
 {
@@ -176,6 +189,9 @@ static void shm_destroy(struct pl_comm *comm)
     for (size_t i = 0; i < shm->n_slabs; i++)
         pl_shm_unmap(shm, &shm->slabs[i]);
     free(shm->slabs);
+    for (size_t i = 0; i < shm->n_common; i++)
+        munmap(shm->common[i].memory, shm->common[i].bytes);
+    free(shm->common);
     if (shm->control)
         munmap(shm->control, control_bytes(comm->size));
     for (unsigned i = 0; shm->pidfd && i < comm->size; i++)
@@ -198,6 +214,9 @@ static const struct pl_comm_ops shm_ops = {
     .allgather = shm_allgather,
     .reduce_scatter = shm_reduce_scatter,
     .alloc = pl_shm_alloc,
+    .node = shm_node,
+    .alloc_common = pl_shm_alloc_common,
+    .of_peer = shm_of_peer,
     .abort = pl_shm_abort,
     .destroy = shm_destroy,
 };

@@ -171,3 +171,56 @@ int pl_shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error
 {
     return pl_shm_add_slab((struct pl_shm *)comm, bytes, ret, err);
 }
+
+/* This rank's part of the pages, so that they lie in the memory of its processor. */
+static void join_part(const struct pl_shm *shm, char *memory, size_t bytes)
+{
+    size_t pages = bytes / HUGE_PAGE;
+    size_t from = pages * shm->base.rank / shm->base.size;
+    size_t to = pages * (shm->base.rank + 1) / shm->base.size;
+
+    join_pages(memory + from * HUGE_PAGE, (to - from) * HUGE_PAGE);
+}
+
+static int share_common(struct pl_shm *shm, struct pl_shm_common *common, struct pl_error *err)
+{
+    _cleanup_close_ int fd = -EBADF;
+    bool first = shm->base.rank == 0;
+    int r = first ? pl_shm_make_fd(common->bytes, &fd, err) : 0;
+
+    if (r < 0)
+        return r;
+    if (first)
+        atomic_store(&shm->control->fd[0], fd);
+    if ((r = pl_shm_meet(shm, PL_SHM_SHARE, NULL, 0, common->bytes, err)) < 0)
+        return r;
+    r = first ? map_slab(fd, common->bytes, &common->memory)
+              : pl_shm_map_peer(shm->pid[0], atomic_load(&shm->control->fd[0]), common->bytes,
+                                map_slab, &common->memory);
+    if (r < 0)
+        return pl_shm_cannot_map(shm, 0, r, err);
+    join_part(shm, common->memory, common->bytes);
+    return pl_shm_meet(shm, PL_SHM_SHARE, NULL, 0, common->bytes, err);
+}
+
+int pl_shm_alloc_common(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err)
+{
+    struct pl_shm *shm = (struct pl_shm *)comm;
+    struct pl_shm_common *list = reallocarray(shm->common, shm->n_common + 1, sizeof(*list));
+    struct pl_shm_common common = {.bytes = (PL_MAX(bytes, (size_t)64) + 4095) & ~(size_t)4095};
+    int r;
+
+    if (!list)
+        return pl_error_nomem(err);
+    shm->common = list;
+    r = share_common(shm, &common, err);
+    if (r < 0) {
+        pl_shm_abort(&shm->base, pl_error_text(err));
+        if (common.memory)
+            munmap(common.memory, common.bytes);
+        return r;
+    }
+    shm->common[shm->n_common++] = common;
+    *ret = common.memory;
+    return 0;
+}

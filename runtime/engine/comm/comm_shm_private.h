@@ -62,6 +62,12 @@ struct pl_shm_slab {
     char **base; /* by rank, mapped into this process */
 };
 
+/* Memory that all ranks have in common. Collectives do not know it. */
+struct pl_shm_common {
+    void *memory;
+    size_t bytes;
+};
+
 struct pl_shm {
     struct pl_comm base;
     unsigned *world_ranks;
@@ -70,6 +76,8 @@ struct pl_shm {
     struct pl_shm_control *control;
     struct pl_shm_slab *slabs; /* the first is for staging */
     size_t n_slabs;
+    struct pl_shm_common *common;
+    size_t n_common;
     bool spin;
     /* This rank's posted sums: how many, of how many it has summed its range, and how many it has
      * joined. */
@@ -91,9 +99,11 @@ int pl_shm_map_peer(
  * because another rank did. */
 int pl_shm_cannot_map(struct pl_shm *shm, unsigned peer, int r, struct pl_error *err);
 
-/* Makes a slab, of which *ret is this rank's. Collective. pl_shm_alloc: see pl_comm_alloc(). */
+/* Makes a slab, of which *ret is this rank's. Collective. pl_shm_alloc: see pl_comm_alloc();
+ * pl_shm_alloc_common: see pl_comm_alloc_common(). */
 int pl_shm_add_slab(struct pl_shm *shm, size_t bytes, void **ret, struct pl_error *err);
 int pl_shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
+int pl_shm_alloc_common(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
 void pl_shm_unmap(const struct pl_shm *shm, struct pl_shm_slab *slab);
 
 /* The slab that holds [buf, buf + bytes); NULL: none does. */
