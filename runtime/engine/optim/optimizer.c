@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/optim/optimizer.h"
+#include "runtime/engine/comm/comm.h"
 #include "runtime/engine/optim/grad_norm.h"
+#include "runtime/engine/optim/node_update.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -296,8 +298,9 @@ int pl_optimizer_make_state(struct pl_optimizer *o,
         range->state = o->count;
         o->count += range->own_count;
     }
+    if (params->by_node)
+        return pl_node_update_alloc(o, params, err);
     bytes = PL_MAX(o->count * pl_real_size(params->real), (size_t)64);
-
     for (size_t i = 0; i < pl_optimizer_slots(o) && r == 0; i++)
         r = pl_device_alloc_zero(params->dev, bytes, "optimizers' state", &o->slot[i], err);
     return r;
@@ -427,6 +430,10 @@ int pl_optimizers_init_groups(struct pl_optimizers *optimizers,
         r = init_group(&all, &groups[i], err);
     if (r == 0)
         r = share_out(&all, options, groups, n_groups, err);
+    if (r == 0 && params->by_node) {
+        all.mirrors = calloc(pl_comm_node(params->by_node)->size, sizeof(*all.mirrors));
+        r = all.mirrors ? 0 : pl_error_nomem(err);
+    }
     for (size_t i = 0; i < n && r == 0; i++)
         r = pl_optimizer_make_state(&all.list[i], params, err);
     if (r == 0)
@@ -463,12 +470,16 @@ int pl_optimizers_share(struct pl_optimizers *optimizers,
 void pl_optimizers_finish(struct pl_optimizers *optimizers)
 {
     for (size_t i = 0; i < optimizers->n; i++) {
-        free(optimizers->list[i].ranges);
-        for (size_t k = 0; k < PL_OPTIMIZER_SLOTS; k++)
-            pl_device_free(optimizers->params->dev, optimizers->list[i].slot[k]);
+        struct pl_optimizer *o = &optimizers->list[i];
+
+        pl_node_update_finish(o);
+        for (size_t k = 0; k < PL_OPTIMIZER_SLOTS && !optimizers->params->by_node; k++)
+            pl_device_free(optimizers->params->dev, o->slot[k]);
+        free(o->ranges);
     }
     if (optimizers->params)
         pl_device_free(optimizers->params->dev, optimizers->stats);
+    free(optimizers->mirrors);
     *optimizers = (struct pl_optimizers){0};
 }
 

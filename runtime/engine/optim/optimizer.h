@@ -54,6 +54,7 @@ struct pl_optimizer {
     struct pl_group groups[PL_GROUPS_MAX];
     size_t n_groups;
     void *slot[PL_OPTIMIZER_SLOTS];
+    size_t lent; /* bytes of slots that are the communicator's and count as this rank's */
 };
 
 struct pl_optimizers {
@@ -64,7 +65,8 @@ struct pl_optimizers {
     bool by_blocks; /* squares are summed by block (shard.h): the same bits under every strategy */
     struct pl_range_stats *stats; /* per range, or per block; in the order of optimizers; device
                                      memory */
-    double *clip; /* two numbers behind stats: the sum of squares, the factor that clips */
+    void **mirrors; /* one per rank of the node, with params->by_node (node_update.h) */
+    double *clip;   /* two numbers behind stats: the sum of squares, the factor that clips */
 };
 
 /* Statistics of a range or block, by grad_stats. */
@@ -123,7 +125,8 @@ void pl_optimizers_finish(struct pl_optimizers *optimizers);
 
 /* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the
  * scaler adapt. Gradients are unscaled in place. ret may be NULL. Collective if there are shards
- * and the norm or a scaler is needed. -EIO, -ENOMEM. */
+ * and the norm or a scaler is needed, and over the node with params->by_node: when it returns, all
+ * of the node's ranks have updated. -EIO, -ENOMEM, -ECONNRESET. */
 int pl_optimizers_step(struct pl_optimizers *optimizers,
                        const struct pl_kernels *kernels,
                        const struct pl_clip_rule *clip,

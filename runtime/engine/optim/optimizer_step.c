@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A step of the optimizers: clipping, the loss scale, and the kernels that update. */
+#include "runtime/engine/comm/comm.h"
 #include "runtime/engine/optim/grad_norm.h"
+#include "runtime/engine/optim/node_update.h"
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/params/halves.h"
 
@@ -23,11 +25,17 @@ static void update_part(const struct pl_optimizers *all,
     double momentum = pl_schedule_momentum(schedule, options->momentum);
     void *slot[PL_OPTIMIZER_SLOTS];
     size_t begin = PL_MAX(from, range->own), end = PL_MIN(to, range->own + range->own_count);
-    size_t state = range->state + begin - range->own;
+    size_t state;
     struct pl_update update = *how;
 
+    if (params->by_node && begin < end)
+        pl_node_update_part(o, params, range, &begin, &end);
     if (begin >= end)
         return;
+    state = range->state + begin - range->own;
+    if (params->by_node)
+        update.n_mirrors = pl_node_update_mirrors(params, begin, all->mirrors);
+    update.mirrors = all->mirrors;
     update.n = end - begin;
     update.grad = pl_params_grad(params, begin);
     update.param = pl_params_value(params, begin);
@@ -161,5 +169,5 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
         pl_scaler_update(scaler, result.skipped);
     if (ret)
         *ret = result;
-    return 0;
+    return optimizers->params->by_node ? pl_comm_node_barrier(optimizers->params->by_node, err) : 0;
 }

@@ -44,8 +44,8 @@ void pl_params_finish(struct pl_params *params)
     free(params->stages.bounds);
     if (params->dev && params->owns_grads)
         pl_device_free(params->dev, params->grads);
-    pl_device_cpu_count(-(int64_t)params->lent_grads);
-    if (params->dev)
+    pl_device_cpu_count(-(int64_t)params->lent);
+    if (params->dev && !params->by_node)
         pl_device_free(params->dev, params->values);
     if (params->dev)
         pl_device_free(params->dev, params->halves);
@@ -222,7 +222,7 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
                           params->dev->ops->host ? bytes : PL_MAX(bytes, (size_t)64),
                           &params->grads, err);
     if (r == 0 && !params->owns_grads && params->dev->ops->host) {
-        params->lent_grads = bytes;
+        params->lent += bytes;
         pl_device_cpu_count((int64_t)bytes);
     }
     if (r == 0)
@@ -230,9 +230,24 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
     return r < 0 ? pl_error_wrap(err, r, "memory for gradients") : 0;
 }
 
+/* With by_node the node's other ranks write to them. */
+static int alloc_values(struct pl_params *params, struct pl_error *err)
+{
+    size_t bytes = PL_MAX(pl_params_held(params) * pl_real_size(params->real), (size_t)64);
+    int r;
+
+    if (!params->by_node)
+        return pl_device_alloc_zero(params->dev, bytes, "parameters", &params->values, err);
+    r = pl_comm_alloc(params->by_node, bytes, &params->values, err);
+    if (r < 0)
+        return pl_error_wrap(err, r, "memory for parameters");
+    params->lent += bytes;
+    pl_device_cpu_count((int64_t)bytes);
+    return 0;
+}
+
 static int alloc_arenas(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
 {
-    size_t size = pl_real_size(params->real);
     int r;
 
     if (params->shard && params->shards)
@@ -241,8 +256,7 @@ static int alloc_arenas(struct pl_params *params, struct pl_comm *comm, struct p
         pl_shard_take(params, comm->rank, comm->size);
     if (pl_params_partial(params))
         params->values_from = params->own_from;
-    r = pl_device_alloc_zero(params->dev, PL_MAX(pl_params_held(params) * size, (size_t)64),
-                             "parameters", &params->values, err);
+    r = alloc_values(params, err);
     if (r == 0)
         r = alloc_grads(params, comm, err);
     if (r == 0)

@@ -84,6 +84,10 @@ struct pl_params {
         *shards; /* of the ranks that have a shard each; set before the layout, borrowed */
     struct pl_comm *peers; /* of the ranks that have parts of parameters (param_parts.h); NULL: none
                               has. Borrowed */
+    /* The ranks of a node that have the same parameters and gradients share out the updates
+     * (node_update.h): the communicator of all ranks; NULL: each rank updates everything. Set
+     * before the layout, borrowed. */
+    struct pl_comm *by_node;
     struct pl_units *units; /* units.h; NULL: tensors always have their values. Borrowed */
     /* To be told to the other ranks with the next step, and what some rank has told with the last
      * one; by enum pl_params_signal. Set and read by the loop. */
@@ -103,7 +107,7 @@ struct pl_params {
     void *grads, *flag_list;
     size_t grads_from;
     bool owns_grads;           /* they are not the communicator's, */
-    size_t lent_grads;         /* of which these bytes count as the CPU's */
+    size_t lent;               /* bytes of the communicator's that count as the CPU's */
     struct pl_buffer *buffers; /* as declared; each tensor has its own memory */
     size_t n_buffers;
     /* If a device trains by itself (xla/) and may have newer values: brings them here, and

@@ -114,6 +114,12 @@ static size_t state_count(const struct pl_optimizer *o, const struct pl_params *
     return count;
 }
 
+/* A node that shares out the updates has the state once. */
+static bool has_state(const struct pl_params *params)
+{
+    return !params->by_node || pl_comm_node(params->by_node)->rank == 0;
+}
+
 /* Adds the arrays that are allocated before the first step. */
 static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
 {
@@ -131,7 +137,7 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
         if (params->list[i]->borrowers & (1ull << params->stages.own))
             need->borrowed += 2 * size * (double)params->list[i]->tensor->count;
     need->grads += (t->strategy.devices - 1) * size * (double)params->count; /* of other parts */
-    for (size_t i = 0; i < t->optimizers.n; i++)
+    for (size_t i = 0; i < t->optimizers.n && has_state(params); i++)
         need->state += size * (double)PL_MIN(state_count(&t->optimizers.list[i], params), own) *
                        (double)pl_optimizer_slots(&t->optimizers.list[i]);
     if (t->ema.params)

@@ -216,6 +216,13 @@ static int step_scaled(struct pl_trainer *t, unsigned optimizer_idx, size_t n, s
     return r;
 }
 
+/* True if the module's own code may read parameters between the join of the gradients and the
+ * update, which on another rank of the node may have begun. */
+static bool reads_values_late(const struct plume_module *module)
+{
+    return module->on_after_backward || module->on_before_optimizer_step || module->manual_step;
+}
+
 /* Steps the lane's optimizer; all of them if there is one lane. */
 static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_error *err)
 {
@@ -225,6 +232,10 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
                           "on_before_optimizer_step", err);
     bool halves = pl_halves_are_current(&t->ctx.params) && !t->strategy.shard;
 
+    if (r < 0)
+        return r;
+    if (t->ctx.params.by_node && reads_values_late(t->module))
+        r = pl_comm_node_barrier(t->ctx.params.by_node, err);
     if (r < 0)
         return r;
     t->ctx.params.values_version++;

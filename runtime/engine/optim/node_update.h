@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* Updates that the ranks of a node share out. Ranks that have the same parameters and the same
+ * gradients would all do the same work. Instead each rank updates its part of the elements, in the
+ * memory of all ranks of the node, and the node has one copy of the optimizers' state. An update
+ * works element by element, so the bits are those of a rank that updates everything.
+ *
+ * Needs params->by_node. */
+#ifndef PL_RUNTIME_ENGINE_OPTIM_NODE_UPDATE_H
+#define PL_RUNTIME_ENGINE_OPTIM_NODE_UPDATE_H
+
+#include "runtime/engine/optim/optimizer.h"
+
+/* Allocates the state of o->count elements, which is zero. Collective over the node. -ENOMEM,
+ * -ECONNRESET. */
+int pl_node_update_alloc(struct pl_optimizer *o,
+                         const struct pl_params *params,
+                         struct pl_error *err);
+
+/* Call at the optimizer's end. The communicator's destroy frees the state. */
+void pl_node_update_finish(struct pl_optimizer *o);
+
+/* This rank's part of elements [*from, *to) of a range, which has the state from range->state on.
+ */
+void pl_node_update_part(const struct pl_optimizer *o,
+                         const struct pl_params *params,
+                         const struct pl_optimizer_range *range,
+                         size_t *from,
+                         size_t *to);
+
+/* Where the other ranks of the node have element `from` of the parameters. mirrors: of as many
+ * entries as the node has ranks. Returns their number. */
+unsigned pl_node_update_mirrors(const struct pl_params *params, size_t from, void **mirrors);
+
+#endif
