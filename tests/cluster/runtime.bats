@@ -269,9 +269,9 @@ side_by_side() {
     for ((i = 0; i < count; i++)); do
         # shellcheck disable=SC2016 # the rank's
         ranks "job-$i" "$way" -Q "-N$nodes" "-n$nodes" -- bash -c \
-            'echo $MASTER_PORT >"at.$SLURM_JOB_ID.$RANK" && read -r _ <gate' &
+            'me=$SLURM_JOB_ID.$RANK; echo $MASTER_PORT >"new.$me" && mv "new.$me" "at.$me" && read -r _ <gate' &
     done
-    wait_for 100 at_least $((count * nodes)) 'at.*'
+    wait_for 200 at_least $((count * nodes)) 'at.*'
     [ "$(cat at.*.0 | sort -u | wc -l)" = "$count" ]
     gate_open $((count * nodes))
     wait
