@@ -167,7 +167,8 @@ struct plume_module {
 
     /* Changes the optimizer's options, which are preset from the hyper-parameters. NULL: stochastic
      * gradient descent with momentum and weight decay over all parameters. plume_add_optimizer()
-     * adds more optimizers. */
+     * adds more optimizers. All ranks must give the same, else training does not start (strategies
+     * that reduce gradients). */
     int (*configure_optimizers)(struct plume_context *pl, struct plume_optimizer *ret);
 
     /* All of the following may be NULL. */

@@ -25,6 +25,11 @@ enum how {
     ONE_LESS,
     ANOTHER_BUFFER,
     NO_REDUCTION, /* the module's own leaves each rank its gradients */
+    ANOTHER_RATE, /* this and the following: in the last rank's optimizer */
+    ANOTHER_SCHEDULE,
+    MORE_STATE,
+    ANOTHER_GROUP,
+    ANOTHER_LIST,
 };
 
 struct run {
@@ -105,10 +110,21 @@ static int on_batch_start(struct plume_context *pl, const struct plume_batch *ba
 
 static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)
 {
+    bool last = pl->rank + 1 == pl->world_size;
+    enum how how = last ? current->how : GOOD;
+    struct net *net = pl->state;
+
     ret->kind = PLUME_SGD;
-    ret->lr = LR;
-    ret->momentum = 0;
+    ret->lr = how == ANOTHER_RATE ? 2 * LR : LR;
+    ret->momentum = how == MORE_STATE ? 0.5 : 0;
     ret->weight_decay = 0;
+    ret->schedule.gamma = how == ANOTHER_SCHEDULE ? 0.5 : 0;
+    if (current->how == ANOTHER_GROUP)
+        plume_add_group(pl, ret, last ? "odd" : "even")->lr = 1;
+    if (current->how == ANOTHER_LIST) {
+        ret->params = last ? net->param : net->param + 1;
+        ret->n_params = 2;
+    }
     return 0;
 }
 
@@ -257,6 +273,27 @@ static void test_models_that_differ(void **state)
     }
 }
 
+static void test_optimizers_that_differ(void **state)
+{
+    static const unsigned layouts[][2] = {{2, 0}, {2, 1}, {3, 2}};
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++) {
+        unsigned ranks = layouts[i][0], per_node = layouts[i][1];
+        char text[256];
+
+        snprintf(text, sizeof(text),
+                 "rank %u has lr 0.2 in optimizer 0 where rank 0 has lr 0.1 in optimizer 0: "
+                 "configure_optimizers must give the same on all ranks",
+                 ranks - 1);
+        fails(ranks, per_node, ANOTHER_RATE, text);
+        fails(ranks, per_node, ANOTHER_SCHEDULE, " has schedule.gamma 0.5 in optimizer 0 where ");
+        fails(ranks, per_node, MORE_STATE, " has momentum 0.5 in optimizer 0 where ");
+        fails(ranks, per_node, ANOTHER_GROUP, " has group 'odd' with lr 1 and weight_decay 0 in ");
+        fails(ranks, per_node, ANOTHER_LIST,
+              " has parameter 'gate' in optimizer 0 where rank 0 has parameter 'even' in ");
+    }
+}
+
 static void test_parameters_that_drift_apart(void **state)
 {
     fails(2, 0, NO_REDUCTION, "rank 1 ended with other parameters than rank 0, from 'even' on: ");
@@ -358,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_experts_by_rank),
         cmocka_unit_test(test_experts_under_other_strategies),
         cmocka_unit_test(test_models_that_differ),
+        cmocka_unit_test(test_optimizers_that_differ),
         cmocka_unit_test(test_parameters_that_drift_apart),
     };
 

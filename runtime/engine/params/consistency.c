@@ -62,7 +62,8 @@ static int describe(const struct pl_params *params, struct pl_buf *ret)
 }
 
 /* The lines of both up to the first that differ, which may be the empty end. */
-static void compare(const char *mine, const char *first, char ret[VERDICT])
+static void
+compare(const char *mine, const char *first, const char *verb, const char *hook, char ret[VERDICT])
 {
     static const char nothing[] = "nothing more";
     size_t here, there;
@@ -78,11 +79,9 @@ static void compare(const char *mine, const char *first, char ret[VERDICT])
     }
     mine = here ? mine : nothing;
     first = there ? first : nothing;
-    snprintf(ret, VERDICT,
-             "declares %.*s where rank 0 declares %.*s: configure must declare the same on all "
-             "ranks",
-             (int)PL_MIN(strcspn(mine, "\n"), (size_t)LINE), mine,
-             (int)PL_MIN(strcspn(first, "\n"), (size_t)LINE), first);
+    snprintf(ret, VERDICT, "%s %.*s where rank 0 %s %.*s: %s the same on all ranks", verb,
+             (int)PL_MIN(strcspn(mine, "\n"), (size_t)LINE), mine, verb,
+             (int)PL_MIN(strcspn(first, "\n"), (size_t)LINE), first, hook);
 }
 
 /* Broadcasts rank 0's text. */
@@ -123,22 +122,32 @@ static int take_order(struct pl_params *params, struct pl_comm *comm, struct pl_
     return r;
 }
 
+int pl_agree_on_lines(const char *mine,
+                      const char *verb,
+                      const char *hook,
+                      struct pl_comm *comm,
+                      struct pl_error *err)
+{
+    _cleanup_free_ char *first = NULL;
+    char verdict[VERDICT];
+    int r = comm->size > 1 ? spread(comm, mine, &first, err) : 0;
+
+    if (r < 0 || comm->size == 1)
+        return r;
+    compare(mine, first, verb, hook, verdict);
+    return hear(comm, verdict, -EINVAL, err);
+}
+
 int pl_agree_on_layout(struct pl_params *params, struct pl_comm *comm, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf mine = {0};
-    _cleanup_free_ char *first = NULL;
-    char verdict[VERDICT];
     int r;
 
     if (comm->size == 1)
         return 0;
     if (describe(params, &mine) < 0)
         return pl_error_nomem(err);
-    r = spread(comm, pl_buf_str(&mine), &first, err);
-    if (r < 0)
-        return r;
-    compare(pl_buf_str(&mine), first, verdict);
-    r = hear(comm, verdict, -EINVAL, err);
+    r = pl_agree_on_lines(pl_buf_str(&mine), "declares", "configure must declare", comm, err);
     return r < 0 ? r : take_order(params, comm, err);
 }
 

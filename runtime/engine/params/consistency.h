@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Checks that all ranks agree, without which the sum of their gradients has no meaning: on the
- * parameters and their layout in the arenas, and after training on their values. Collective; a
- * world of one does nothing. If a rank differs from rank 0, all ranks return the same text. */
+ * parameters and their layout in the arenas, on the optimizers, and after training on the values.
+ * Collective; a world of one does nothing. If a rank differs from rank 0, all ranks return the same
+ * text. */
 #ifndef PL_RUNTIME_ENGINE_PARAMS_CONSISTENCY_H
 #define PL_RUNTIME_ENGINE_PARAMS_CONSISTENCY_H
 
@@ -11,6 +12,14 @@
  * order to params->order. -EINVAL names the first rank that differs, and its declaration; -ENOMEM.
  */
 int pl_agree_on_layout(struct pl_params *params, struct pl_comm *comm, struct pl_error *err);
+
+/* Compares a text with rank 0's, line by line. -EINVAL: "rank R VERB this line where rank 0 VERB
+ * that line: HOOK the same on all ranks"; -ENOMEM. */
+int pl_agree_on_lines(const char *mine,
+                      const char *verb,
+                      const char *hook,
+                      struct pl_comm *comm,
+                      struct pl_error *err);
 
 /* Compares the parameters' values; `hash` is the result of pl_params_hash(). -EBADMSG names the
  * first rank that differs and its first parameter that does; -EIO, -ENOMEM. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/trainer.h"
 #include "common/base/log.h"
+#include "runtime/engine/optim/optimizers_alike.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/draw.h"
 #include "runtime/engine/train/manual.h"
@@ -21,6 +22,10 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
     if (t->module->configure_optimizers)
         r = pl_context_result(ctx, t->module->configure_optimizers(&ctx->pub, &ctx->optimizers[0]),
                               "configure_optimizers", err);
+    if (r == 0 && t->options->run == PL_RUN_TRAIN && t->strategy.reduces &&
+        !t->strategy.average_every)
+        r = pl_optimizers_alike(&ctx->params, ctx->optimizers, ctx->n_optimizers, ctx->groups,
+                                ctx->n_groups, t->comm, err);
     if (r == 0)
         r = pl_optimizers_init_groups(&t->optimizers, &ctx->params, ctx->optimizers,
                                       ctx->n_optimizers, ctx->groups, ctx->n_groups, err);
