@@ -170,7 +170,23 @@ int pl_write_all(int fd, const void *data, size_t len)
 
 int pl_fd_sync(int fd)
 {
-    return fsync(fd) < 0 && errno != EINVAL && errno != EROFS ? -errno : 0;
+    return fsync(fd) < 0 && errno != EINVAL ? -errno : 0;
+}
+
+int pl_file_place(int dir_fd, const char *temp, const char *path)
+{
+    struct stat made, now;
+    int error;
+
+    if (fstatat(dir_fd, temp, &made, AT_SYMLINK_NOFOLLOW) < 0)
+        return -errno;
+    if (renameat(dir_fd, temp, dir_fd, path) == 0)
+        return 0;
+    error = errno;
+    if (fstatat(dir_fd, path, &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_dev == made.st_dev &&
+        now.st_ino == made.st_ino)
+        return 0;
+    return -error;
 }
 
 char *pl_temp_name(const char *path)
@@ -206,8 +222,10 @@ int pl_file_write_at(int dir_fd,
     r = pl_write_all(fd, data, len);
     if (r == 0 && sync)
         r = pl_fd_sync(fd);
-    if (r == 0 && renameat(dir_fd, temp, dir_fd, path) < 0)
+    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
         r = -errno;
+    if (r == 0)
+        r = pl_file_place(dir_fd, temp, path);
     if (r < 0) {
         unlinkat(dir_fd, temp, 0);
         return pl_error_errno(err, r, "cannot write '%s'", path);
@@ -255,12 +273,20 @@ int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_e
 int pl_file_append(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
 {
-    _cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, mode);
-    int r;
+    _cleanup_close_ int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, mode);
+    off_t size;
+    char last;
+    int r = 0;
 
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot open '%s'", path);
-    r = pl_write_all(fd, data, len);
+    size = len > 0 ? lseek(fd, 0, SEEK_END) : 0;
+    if (size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n')
+        r = pl_write_all(fd, "\n", 1);
+    if (r == 0)
+        r = pl_write_all(fd, data, len);
+    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
+        r = -errno;
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", path) : 0;
 }
 

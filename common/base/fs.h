@@ -34,6 +34,10 @@ int pl_fd_read(
 /* "PATH." and 16 random digits, for a temporary file; caller frees. NULL when out of memory. */
 char *pl_temp_name(const char *path);
 
+/* Gives a temporary file of the caller's its name, in the folder dir_fd. A server of a network file
+ * system may do so and lose its answer: a repeated request then fails, and is no error. -errno. */
+int pl_file_place(int dir_fd, const char *temp, const char *path);
+
 /* Writes the file whole or not at all: temporary file beside it, fsync, rename. */
 int pl_file_write_atomic(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
@@ -55,7 +59,8 @@ int pl_file_write_at(int dir_fd,
  * as one of them. At most 8 names; one that is not there is an error. */
 int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_error *err);
 
-/* Appends one record with a single write to an O_APPEND descriptor of its own. */
+/* Appends a line with a single write to an O_APPEND descriptor of its own. A last line that a full
+ * disk has cut off is ended first, so that it takes no other with it. */
 int pl_file_append(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
 
