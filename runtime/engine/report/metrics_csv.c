@@ -58,15 +58,25 @@ static int read_header(struct pl_metrics_csv *csv, const char *line, struct pl_e
     return r < 0 ? pl_error_wrap(err, r, "header of '%s'", csv->path) : 0;
 }
 
-/* A killed writer may have left an incomplete row: end it, so that the next row is complete. */
-static int open_end(struct pl_metrics_csv *csv, bool cut, struct pl_error *err)
+static int open_end(struct pl_metrics_csv *csv, struct pl_error *err)
 {
     csv->fd = open(csv->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (csv->fd < 0)
-        return pl_error_errno(err, -errno, "cannot open '%s'", csv->path);
-    if (cut && pl_write_all(csv->fd, "\n", 1) < 0)
-        return pl_error_errno(err, -EIO, "cannot write '%s'", csv->path);
-    return 0;
+    return csv->fd < 0 ? pl_error_errno(err, -errno, "cannot open '%s'", csv->path) : 0;
+}
+
+/* A writer that was killed, or whose disk was full, may have left a part of a row: its last number
+ * may lack digits, and look whole. */
+static int
+remove_part(const struct pl_metrics_csv *csv, const char *text, size_t len, struct pl_error *err)
+{
+    const char *newline = len ? memrchr(text, '\n', len) : NULL;
+    int r = 0;
+
+    if (newline && newline + 1 < text + len)
+        r = ftruncate(csv->fd, newline + 1 - text) < 0 ? -errno : 0;
+    else if (len && !newline) /* a header alone */
+        r = pl_write_all(csv->fd, "\n", 1);
+    return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", csv->path) : 0;
 }
 
 int pl_metrics_csv_open(const char *path, struct pl_metrics_csv **ret, struct pl_error *err)
@@ -87,7 +97,9 @@ int pl_metrics_csv_open(const char *path, struct pl_metrics_csv **ret, struct pl
         return r;
     if (r == 0 && len && (r = read_header(csv, text, err)) < 0)
         return r;
-    r = open_end(csv, len && text[len - 1] != '\n', err);
+    r = open_end(csv, err);
+    if (r == 0)
+        r = remove_part(csv, text, len, err);
     if (r < 0)
         return r;
     *ret = PL_TAKE(csv);
@@ -164,7 +176,7 @@ static int widen(struct pl_metrics_csv *csv, struct pl_error *err)
         return r;
     close(csv->fd);
     csv->fd = -EBADF;
-    return open_end(csv, false, err);
+    return open_end(csv, err);
 }
 
 /* Nine digits are a float's, and 17 a double's: as few as read back as the value. A module may have
@@ -193,6 +205,7 @@ int pl_metrics_csv_row(struct pl_metrics_csv *csv,
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
     size_t before = csv->n;
+    off_t end;
     int r = 0;
 
     for (size_t i = 0; i < n && r == 0; i++)
@@ -216,6 +229,9 @@ int pl_metrics_csv_row(struct pl_metrics_csv *csv,
     }
     if (r < 0 || pl_buf_addc(&out, '\n') < 0)
         return pl_error_set(err, -ENOMEM, "out of memory for '%s'", csv->path);
+    end = lseek(csv->fd, 0, SEEK_END);
     r = pl_write_all(csv->fd, out.data, out.len);
+    if (r < 0 && end >= 0 && ftruncate(csv->fd, end) < 0)
+        (void)0; /* the next writer removes the part of a row */
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", csv->path) : 0;
 }

@@ -90,11 +90,11 @@ static void test_open_goes_on(void **state)
     struct pl_metrics_csv *csv;
 
     (void)state;
-    write_file("step,loss\n1,0.5\n2,0."); /* its writer was killed */
+    write_file("step,loss\n1,0.5\n2,0."); /* its writer was killed: 0. is no value */
     csv = open_it();
     assert_int_equal(row(csv, 2, "loss", 3), 0);
     pl_metrics_csv_close(csv);
-    holds("step,loss\n1,0.5\n2,0.\n2,3\n");
+    holds("step,loss\n1,0.5\n2,3\n");
 }
 
 static void test_open_refuses_others(void **state)
