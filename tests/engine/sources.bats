@@ -90,3 +90,17 @@ trains() {
     ln -s /usr/share/common-licenses texts
     run -0 pltrain --max-steps 50 "$SOURCES" --source 3
 }
+
+@test "a file that is made shorter while it is in use is named, and not the module" {
+    write tokens.bin "b''.join(bytes([i % 10, 0]) for i in range(100000))"
+    pltrain --epochs 100000 "$SOURCES" --source 2 >out 2>err &
+    for _ in {1..1000}; do
+        ! grep -q 'epoch 1/' out || break
+        sleep 0.02
+    done
+    truncate -s 4096 tokens.bin
+    rc=0
+    wait $! || rc=$?
+    [ "$rc" -eq 135 ] # SIGBUS
+    [ "$(<err)" = "pltrain: cannot read '$PWD/tokens.bin': its file system failed, or the file was made shorter (SIGBUS)" ] || { cat err; false; }
+}

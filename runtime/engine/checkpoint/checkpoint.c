@@ -3,10 +3,10 @@
 #include "common/base/parse.h"
 #include "kernels/half.h"
 #include "runtime/engine/checkpoint/checkpoint_private.h"
+#include "runtime/engine/util/file_map.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
 
 void pl_checkpoint_finish(struct pl_checkpoint *checkpoint)
 {
@@ -19,7 +19,7 @@ void pl_checkpoint_finish(struct pl_checkpoint *checkpoint)
     free(checkpoint->header);
     pl_buf_finish(&checkpoint->keys);
     if (checkpoint->map)
-        munmap(checkpoint->map, checkpoint->map_bytes);
+        pl_file_unmap(checkpoint->map, checkpoint->map_bytes);
     *checkpoint = (struct pl_checkpoint){0};
 }
 

@@ -2,12 +2,14 @@
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/checkpoint_place.h"
 #include "runtime/engine/checkpoint/checkpoint_private.h"
+#include "runtime/engine/util/file_map.h"
 #include "runtime/engine/util/xxh64.h"
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+
+#define READ_BYTES ((size_t)1 << 20) /* at a time */
 
 /* Walks over the data, wide types first: writes it to a file (fd >= 0), or adds it to the checksum.
  */
@@ -111,6 +113,26 @@ int pl_checkpoint_parse(const void *bytes,
     return pl_safetensors_parse(bytes, len, ret, err);
 }
 
+/* Reads all of it once: a page of the map that cannot be read is SIGBUS, without an errno. */
+static int read_through(int fd, size_t bytes)
+{
+    _cleanup_free_ char *buf = malloc(READ_BYTES);
+    size_t at = 0;
+
+    if (!buf)
+        return -ENOMEM;
+    while (at < bytes) {
+        ssize_t n = pread(fd, buf, PL_MIN(READ_BYTES, bytes - at), (off_t)at);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) /* 0: somebody has made it shorter */
+            return n < 0 ? -errno : -EIO;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
 int pl_checkpoint_read(const char *path, struct pl_checkpoint *ret, struct pl_error *err)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -126,12 +148,15 @@ int pl_checkpoint_read(const char *path, struct pl_checkpoint *ret, struct pl_er
     if (!S_ISREG(st.st_mode) || st.st_size == 0)
         return pl_error_set(err, -EINVAL,
                             "'%s' is neither a checkpoint of Plume nor a safetensors file", path);
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
-        return pl_error_errno(err, errno, "cannot map checkpoint '%s'", path);
+    r = read_through(fd, (size_t)st.st_size);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot read checkpoint '%s'", path);
+    r = pl_file_map(fd, path, (size_t)st.st_size, &map);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot map checkpoint '%s'", path);
     r = pl_checkpoint_parse(map, (size_t)st.st_size, &c, err);
     if (r < 0) {
-        munmap(map, (size_t)st.st_size);
+        pl_file_unmap(map, (size_t)st.st_size);
         return pl_error_wrap(err, r, "while reading '%s'", path);
     }
     c.map = map;

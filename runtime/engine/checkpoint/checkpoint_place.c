@@ -2,6 +2,7 @@
 #include "runtime/engine/checkpoint/checkpoint_place.h"
 #include "common/base/fs.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -26,11 +27,11 @@ static int sync_folder(const char *path, struct pl_error *err)
 
 int pl_checkpoint_place(const char *temp, const char *path, struct pl_error *err)
 {
-    if (rename(temp, path) < 0) {
-        int error = errno;
+    int r = pl_file_place(AT_FDCWD, temp, path);
 
+    if (r < 0) {
         unlink(temp);
-        return pl_error_errno(err, error, "cannot write checkpoint '%s'", path);
+        return pl_error_errno(err, r, "cannot write checkpoint '%s'", path);
     }
     return sync_folder(path, err);
 }

@@ -34,13 +34,16 @@ void pl_ckpt_job_finish(struct pl_ckpt_job *job)
 static int write_also(const struct pl_ckpt_job *job, struct pl_error *err)
 {
     _cleanup_free_ char *temp = pl_checkpoint_temp(job->also);
+    bool placed;
 
     if (!temp)
         return pl_error_nomem(err);
-    if (link(job->path, temp) == 0 && pl_checkpoint_place(temp, job->also, NULL) == 0) {
-        unlink(temp); /* rename() of two links of one file leaves both */
+    placed = link(job->path, temp) == 0 && pl_checkpoint_place(temp, job->also, NULL) == 0;
+    /* rename() of two links of one file leaves both; a link that failed may be there all the same
+     */
+    unlink(temp);
+    if (placed)
         return 0;
-    }
     return pl_checkpoint_copy(job->path, job->also, err);
 }
 

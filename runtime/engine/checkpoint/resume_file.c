@@ -70,8 +70,12 @@ int pl_resume_file(const char *dir, const char *asked, char **ret, struct pl_err
         if (r < 0)
             return r;
     }
-    if (asked && strcmp(asked, "last") == 0)
+    if (asked && strcmp(asked, "last") == 0) {
         asked = last && access(last, F_OK) == 0 ? last : NULL;
+        /* A run that began anew would replace the checkpoints of this one. */
+        if (last && !asked && errno != ENOENT)
+            return pl_error_errno(err, errno, "cannot look at checkpoint '%s'", last);
+    }
     best = asked;
     if (hpc) {
         r = newest_kept(dir, &kept, err);

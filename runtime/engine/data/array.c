@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/data/array.h"
 #include "runtime/engine/device/tensor.h"
+#include "runtime/engine/util/file_map.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 int pl_array_set_shape(struct plume_array *array,
                        size_t rank,
@@ -40,7 +40,7 @@ int pl_array_share(const struct plume_source *source,
 void pl_array_close(struct plume_array *array)
 {
     if (array->map)
-        munmap(array->map, array->map_bytes);
+        pl_file_unmap(array->map, array->map_bytes);
     free(array->own);
     free(array->vocabulary);
     *array = (struct plume_array){0};

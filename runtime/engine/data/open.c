@@ -3,11 +3,11 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "runtime/engine/data/npy.h"
+#include "runtime/engine/util/file_map.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 /* The maximum total of several files, or of a folder, which are copied into memory. */
@@ -107,12 +107,11 @@ int pl_array_parse(const void *bytes,
     return 0;
 }
 
-/* Maps a regular file that is not empty. */
-static int map_file(const char *path, void **ret, size_t *ret_len, struct pl_error *err)
+/* Opens a regular file that is not empty. */
+static int open_file(const char *path, int *ret_fd, size_t *ret_len, struct pl_error *err)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat st;
-    void *map;
 
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot open '%s'", path);
@@ -120,24 +119,31 @@ static int map_file(const char *path, void **ret, size_t *ret_len, struct pl_err
         return pl_error_errno(err, errno, "cannot look at '%s'", path);
     if (!S_ISREG(st.st_mode) || st.st_size == 0)
         return pl_error_set(err, -EINVAL, "'%s' is empty or no regular file", path);
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
-        return pl_error_errno(err, errno, "cannot map '%s'", path);
-    *ret = map;
+    *ret_fd = PL_TAKE_FD(fd);
     *ret_len = (size_t)st.st_size;
     return 0;
 }
 
 static int append_file(struct pl_buf *all, const char *path, struct pl_error *err)
 {
+    _cleanup_close_ int fd = -EBADF;
     size_t len = 0;
-    void *map = NULL;
-    int r = map_file(path, &map, &len, err);
+    int r = open_file(path, &fd, &len, err);
 
     if (r < 0)
         return r;
-    r = len > JOINED_MAX - all->len ? -EFBIG : pl_buf_add(all, map, len);
-    munmap(map, len);
+    r = len > JOINED_MAX - all->len ? -EFBIG : pl_buf_reserve(all, len);
+    while (len > 0 && r == 0) {
+        ssize_t n = read(fd, all->data + all->len, len);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) /* 0: somebody has made it shorter */
+            r = n < 0 ? -errno : -EIO;
+        else
+            all->len += (size_t)n;
+        len -= r == 0 ? (size_t)n : 0;
+    }
     return r < 0 ? pl_error_errno(err, r, "cannot read '%s'", path) : 0;
 }
 
@@ -165,7 +171,9 @@ static int append_folder(struct pl_buf *all, const char *path, struct pl_error *
 
         if (!full)
             r = pl_error_nomem(err);
-        if (r == 0 && lstat(full, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
+        else if (r == 0 && lstat(full, &st) < 0) /* without it the run would have less data */
+            r = pl_error_errno(err, errno, "cannot look at '%s'", full);
+        if (r == 0 && S_ISREG(st.st_mode) && st.st_size > 0)
             r = append_file(all, full, err);
         free(list[i]);
     }
@@ -221,6 +229,7 @@ open_joined(const struct plume_source *source, struct plume_array *ret, struct p
 int pl_array_open(const struct plume_source *source, struct plume_array *ret, struct pl_error *err)
 {
     struct plume_source s = *source;
+    _cleanup_close_ int fd = -EBADF;
     struct plume_array a;
     size_t len;
     void *map;
@@ -233,19 +242,22 @@ int pl_array_open(const struct plume_source *source, struct plume_array *ret, st
     if (r == 0 && is_joined(&s))
         return open_joined(&s, ret, err);
     if (r == 0)
-        r = map_file(s.path, &map, &len, err);
+        r = open_file(s.path, &fd, &len, err);
     if (r < 0)
         return r;
+    r = pl_file_map(fd, s.path, len, &map);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot map '%s'", s.path);
     r = pl_array_parse(map, len, &s, &a, err);
     if (r < 0) {
         bool gzip = len > 2 && memcmp(map, "\x1f\x8b", 2) == 0;
 
-        munmap(map, len);
+        pl_file_unmap(map, len);
         return gzip ? pl_error_set(err, r, "'%s' is compressed: unpack it by gunzip", s.path)
                     : pl_error_wrap(err, r, "while reading '%s'", s.path);
     }
     if (a.own) { /* the file is not needed any more */
-        munmap(map, len);
+        pl_file_unmap(map, len);
     } else {
         a.map = map;
         a.map_bytes = len;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/util/crash.h"
 #include "common/base/macros.h"
+#include "runtime/engine/util/file_map.h"
 #include "runtime/engine/util/hang.h"
 
 #include <signal.h>
@@ -33,17 +34,31 @@ static void add_hook(char *text, size_t size)
     }
 }
 
-/* Only what signal-safety(7) allows. */
-static void on_crash(int sig)
+/* A page of a file that could not be read is no fault of the module that reads it. */
+static void add_cause(char *text, size_t size, const char *file)
 {
-    char text[512] = "pltrain: crashed";
-
-    if (module) {
-        add(text, sizeof(text), " with module '");
-        add(text, sizeof(text), module);
-        add(text, sizeof(text), "'");
+    if (file) {
+        add(text, size, "cannot read '");
+        add(text, size, file);
+        add(text, size, "': its file system failed, or the file was made shorter");
+        return;
     }
-    add_hook(text, sizeof(text));
+    add(text, size, "crashed");
+    if (module) {
+        add(text, size, " with module '");
+        add(text, size, module);
+        add(text, size, "'");
+    }
+    add_hook(text, size);
+}
+
+/* Only what signal-safety(7) allows. */
+static void on_crash(int sig, siginfo_t *info, void *context)
+{
+    char text[512] = "pltrain: ";
+
+    (void)context;
+    add_cause(text, sizeof(text), sig == SIGBUS ? pl_file_map_find(info->si_addr) : NULL);
     for (size_t i = 0; i < PL_COUNT(signals); i++)
         if (signals[i] == sig) {
             add(text, sizeof(text), " (");
@@ -81,8 +96,9 @@ void pl_crash_done(void)
 void pl_crash_watch(void)
 {
     const stack_t own = {.ss_sp = stack, .ss_size = sizeof(stack)};
-    struct sigaction action = {.sa_handler = on_crash,
-                               .sa_flags = (int)(SA_RESETHAND | SA_ONSTACK | SA_NODEFER)};
+    struct sigaction action = {.sa_sigaction = on_crash,
+                               .sa_flags =
+                                   (int)(SA_SIGINFO | SA_RESETHAND | SA_ONSTACK | SA_NODEFER)};
 
     sigaltstack(&own, NULL);
     for (size_t i = 0; i < PL_COUNT(signals); i++)

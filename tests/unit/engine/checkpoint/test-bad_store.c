@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/* Checkpoints on network file systems and broken disks. The calls below stand in for libc's, in
+ * this program. */
+#include "runtime/engine/checkpoint/checkpoint.h"
+#include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "runtime/engine/checkpoint/resume_file.h"
+#include "tests/unit/engine/checkpoint/checkpoint_dir.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+static int link_error; /* the link is there all the same */
+static int rename_error;
+static int read_error;
+static int access_error;
+
+int link(const char *from, const char *to)
+{
+    int r = (int)syscall(SYS_link, from, to);
+
+    errno = link_error ? link_error : errno;
+    return link_error ? -1 : r;
+}
+
+int renameat(int from_dir, const char *from, int to_dir, const char *to)
+{
+    int r = (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, 0);
+
+    errno = rename_error ? rename_error : errno;
+    return rename_error ? -1 : r;
+}
+
+ssize_t pread(int fd, void *data, size_t len, off_t at)
+{
+    errno = read_error;
+    return read_error ? -1 : (ssize_t)syscall(SYS_pread64, fd, data, len, at);
+}
+
+int access(const char *path, int how)
+{
+    errno = access_error;
+    return access_error && strstr(path, "last") ? -1 : (int)syscall(SYS_access, path, how);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    link_error = rename_error = read_error = access_error = 0;
+    return 0;
+}
+
+/* Writes NAME of the folder, and last.ckpt. */
+static void write_both(const char *name)
+{
+    struct pl_ckpt_job job = {.path = in_dir(name), .also = in_dir("last.ckpt")};
+    size_t shape[1] = {2};
+    struct pl_error err = {0};
+
+    assert_int_equal(
+        pl_checkpoint_add(&job.checkpoint, "w", PLUME_F32, 1, shape, (float[]){1, 2}, NULL), 0);
+    assert_int_equal(pl_checkpoint_set(&job.checkpoint, "global_step", "7"), 0);
+    assert_int_equal(pl_checkpoint_set(&job.checkpoint, "optimizer_states", "[]"), 0);
+    if (pl_ckpt_job_run(&job, &err) < 0)
+        fail_msg("%s", pl_error_text(&err));
+    pl_ckpt_job_finish(&job);
+}
+
+static void both_can_be_read(const char *name)
+{
+    const char *const names[] = {name, "last.ckpt"};
+
+    for (size_t i = 0; i < PL_COUNT(names); i++) {
+        _cleanup_free_ char *path = in_dir(names[i]);
+        struct pl_checkpoint c;
+
+        assert_int_equal(pl_checkpoint_read(path, &c, NULL), 0);
+        pl_checkpoint_finish(&c);
+    }
+}
+
+static unsigned temporaries(void)
+{
+    const struct dirent *entry;
+    DIR *d = opendir(dir);
+    unsigned n = 0;
+
+    assert_non_null(d);
+    while ((entry = readdir(d)))
+        n += strstr(entry->d_name, ".tmp") != NULL;
+    closedir(d);
+    return n;
+}
+
+static void test_link_without_an_answer(void **state)
+{
+    (void)state;
+    link_error = EEXIST;
+    write_both("a.ckpt");
+    both_can_be_read("a.ckpt");
+    assert_int_equal(temporaries(), 0);
+}
+
+static void test_rename_without_an_answer(void **state)
+{
+    (void)state;
+    rename_error = ENOENT;
+    write_both("b.ckpt");
+    both_can_be_read("b.ckpt");
+    assert_int_equal(temporaries(), 0);
+}
+
+static void test_read_of_a_broken_disk(void **state)
+{
+    _cleanup_free_ char *path = in_dir("c.ckpt");
+    struct pl_error err = {0};
+    struct pl_checkpoint c;
+
+    (void)state;
+    write_both("c.ckpt");
+    read_error = EIO;
+    assert_int_equal(pl_checkpoint_read(path, &c, &err), -EIO);
+    assert_non_null(strstr(pl_error_text(&err), "Input/output error"));
+}
+
+/* A run that began anew would replace the checkpoints. */
+static void test_resume_from_what_cannot_be_seen(void **state)
+{
+    _cleanup_free_ char *path = NULL;
+    struct pl_error err = {0};
+
+    (void)state;
+    write_both("d.ckpt");
+    access_error = EIO;
+    assert_int_equal(pl_resume_file(dir, "last", &path, &err), -EIO);
+    assert_non_null(strstr(pl_error_text(&err), "last.ckpt"));
+    access_error = 0;
+    assert_int_equal(pl_resume_file(dir, "last", &path, &err), 0);
+    assert_non_null(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_link_without_an_answer, set_up),
+        cmocka_unit_test_setup(test_rename_without_an_answer, set_up),
+        cmocka_unit_test_setup(test_read_of_a_broken_disk, set_up),
+        cmocka_unit_test_setup(test_resume_from_what_cannot_be_seen, set_up),
+    };
+
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
