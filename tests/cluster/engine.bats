@@ -149,3 +149,18 @@ SH
     [ "$(grep -c '^epoch 1/' out)" -eq 1 ] || { cat out; false; }
     job_wait "$job" || true
 }
+
+@test "ranks that see different files do not resume" {
+    local -a train=(pltrain --limit-train-batches 2 --limit-val-batches 1 --checkpoint-dir c --save-last)
+    # As where a node still sees the file that was replaced: each rank has a folder of its own.
+    mkdir 0 1
+    for rank in 0 1; do
+        (cd "$rank" && PLUME_LOG='' "${train[@]}" --epochs "$((rank + 1))" mlp >/dev/null)
+    done
+    cp -a 0 before
+    ((EUID != 0)) || chown -R "$PLAIN_UID:$PLAIN_UID" 0 1
+    step two -N2 -n2 plrun -- bash -c 'cd $RANK && exec "$@"' _ "${train[@]}" --epochs 3 --resume last mlp
+    rc_is two 1
+    grep -q "cannot resume from 'c/last.ckpt': the ranks read different versions of it" two.err || { cat two.err && false; }
+    cmp before/c/last.ckpt 0/c/last.ckpt
+}

@@ -303,14 +303,48 @@ tell_slots(const struct pl_train_state *state, const struct pl_checkpoint *c, co
                     path, first, n > 1 ? " and more" : "");
 }
 
+/* The begin of a checkpoint has the checksum of all of it. */
+struct version {
+    uint64_t bytes;
+    char begin[128];
+};
+
+/* Each rank has opened the path by itself: a node may still see a file that was replaced since, or
+ * have a folder of its own. */
+static int check_version(struct pl_comm *comm,
+                         const struct pl_checkpoint *c,
+                         const char *path,
+                         struct pl_error *err)
+{
+    struct version mine = {.bytes = c->map_bytes}, first;
+    bool same;
+    int r;
+
+    memcpy(mine.begin, c->map, PL_MIN(sizeof(mine.begin), c->map_bytes));
+    first = mine;
+    r = pl_comm_broadcast(comm, &first, sizeof(first), err);
+    if (r == 0)
+        r = pl_comm_agree(comm, memcmp(&first, &mine, sizeof(mine)) == 0, &same, err);
+    if (r == 0 && !same)
+        r = pl_error_set(err, -ESTALE,
+                         "cannot resume from '%s': the ranks read different versions of it: is its "
+                         "folder the same on all nodes?",
+                         path);
+    return r;
+}
+
 static int load(struct pl_checkpointer *checkpointer, const char *path, struct pl_error *err)
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
     const struct pl_hooks *hooks = checkpointer->hooks;
     int r = pl_checkpoint_read(path, &checkpoint, err);
 
-    if (r == 0)
+    if (r == 0) {
+        r = check_version(hooks->ctx->comm, &checkpoint, path, err);
+        if (r < 0)
+            return r;
         r = pl_train_state_load(checkpointer->state, &checkpoint, err);
+    }
     if (r < 0)
         return pl_error_wrap(err, r, "cannot resume from '%s'", path);
     if (hooks->ctx->comm->rank == 0) {
