@@ -72,27 +72,28 @@ static char *path_of(const struct folders *all, unsigned number)
     return number == 1 ? strdup(all->first) : pl_strf("%s-%u", all->first, number);
 }
 
-/* *ret = the words of the file, or NULL. -ENOMEM. */
-static int read_text(const char *dir, const char *name, char **ret)
+/* *ret = the words of the file, or NULL: there is none, or one that is not Plume's. A file that
+ * cannot be read is an error: the run would begin anew. */
+static int read_text(const char *dir, const char *name, char **ret, struct pl_error *err)
 {
     _cleanup_free_ char *path = pl_path_join(dir, name);
+    int r = path ? pl_file_read(path, 256, ret, NULL, err) : pl_error_nomem(err);
 
-    *ret = NULL;
-    if (!path || pl_file_read(path, 256, ret, NULL, NULL) == -ENOMEM)
-        return -ENOMEM;
-    if (*ret)
+    if (r == 0)
         (*ret)[strcspn(*ret, "\n")] = '\0';
-    return 0;
+    else
+        *ret = NULL;
+    return r == -ENOENT || r == -ENOTDIR || r == -EFBIG || r == -EINVAL ? 0 : r;
 }
 
-static int look_at(const struct folders *all, struct folder *f)
+static int look_at(const struct folders *all, struct folder *f, struct pl_error *err)
 {
     _cleanup_free_ char *dir = path_of(all, f->number), *finished = NULL, *taken = NULL;
     char at[WORD_MAX + 1], how[WORD_MAX + 1];
-    int r = dir ? read_text(dir, FINISHED, &finished) : -ENOMEM;
+    int r = dir ? read_text(dir, FINISHED, &finished, err) : pl_error_nomem(err);
 
     if (r == 0)
-        r = read_text(dir, TAKEN, &taken);
+        r = read_text(dir, TAKEN, &taken, err);
     f->taken = f->done = finished && strcmp(finished, attempt()) == 0;
     if (taken &&
         sscanf(taken, "%63s %63s %63s %u %llu", at, f->run, how, &f->before, &f->order) == 5) {
@@ -147,8 +148,7 @@ static int find_all(struct folders *all, const char *trial, struct pl_error *err
             continue;
         all->list = list;
         list[all->n] = (struct folder){.number = number};
-        if (look_at(all, &list[all->n++]) < 0)
-            r = pl_error_nomem(err);
+        r = look_at(all, &list[all->n++], err);
     }
     closedir(d);
     if (all->n > 0)
@@ -186,19 +186,27 @@ static struct folder choose(const struct folders *all, const char *run)
     return fresh;
 }
 
+static int is_there(const char *path, bool *ret, struct pl_error *err)
+{
+    *ret = access(path, F_OK) == 0;
+    return *ret || errno == ENOENT ? 0 : pl_error_errno(err, errno, "cannot look at '%s'", path);
+}
+
 /* *ret = the last.ckpt of folder `number`. If it has none, and its run went on from the run before:
- * of that one, and so on. NULL: none. -ENOMEM. */
-static int last_of(const struct folders *all, unsigned number, char **ret)
+ * of that one, and so on. NULL: none. */
+static int last_of(const struct folders *all, unsigned number, char **ret, struct pl_error *err)
 {
     *ret = NULL;
     for (size_t tries = 0; number && tries <= all->n; tries++) {
         _cleanup_free_ char *dir = path_of(all, number),
                             *path = dir ? pl_path_join(dir, "last.ckpt") : NULL;
         const struct folder *f = NULL;
+        bool there = false;
+        int r = path ? is_there(path, &there, err) : pl_error_nomem(err);
 
-        if (!path)
-            return -ENOMEM;
-        if (access(path, F_OK) == 0) {
+        if (r < 0)
+            return r;
+        if (there) {
             *ret = PL_TAKE(path);
             return 0;
         }
@@ -268,6 +276,7 @@ static int next(struct folders *all,
     const struct folder *before = latest(all);
     bool again = strcmp(f.run, run) == 0;
     _cleanup_free_ char *dir = path_of(all, f.number), *last = NULL;
+    bool there = false;
     int r = 0;
 
     if (f.number == 0)
@@ -282,8 +291,11 @@ static int next(struct folders *all,
         f.before = before->number;
     f.order = before ? before->order + 1 : 1;
     last = dir ? pl_path_join(dir, "last.ckpt") : NULL;
-    if (!last || (f.goes_on && access(last, F_OK) < 0 && last_of(all, f.before, from) < 0))
-        return pl_error_nomem(err);
+    r = last ? is_there(last, &there, err) : pl_error_nomem(err);
+    if (r == 0 && f.goes_on && !there)
+        r = last_of(all, f.before, from, err);
+    if (r < 0)
+        return r;
     if (takes && !again)
         tell_left(all);
     if (takes)

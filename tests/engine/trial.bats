@@ -143,3 +143,14 @@ folders() {
     trains 2 "-2/hpc_ckpt_1.ckpt"
     folders 3
 }
+
+@test "a folder whose run cannot be read is not taken for another run's" {
+    local -a short=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --epochs 1)
+    pltrain "${short[@]}" mlp
+    taken=$(echo checkpoints/*/.plume-run)
+    rm "$taken"
+    ln -s .plume-run "$taken" # opening it is an error, for root, too
+    PLUME_ATTEMPT=1 run -1 --separate-stderr pltrain "${short[@]}" mlp
+    [ "$stderr" = "pltrain: cannot open '$PWD/$taken': Too many levels of symbolic links" ] || { echo "$stderr"; false; }
+    folders 1
+}
