@@ -22,7 +22,8 @@
  * or none: the engine finds the failure when the hook returns.
  *
  * Ownership. Tensors, arrays and strings from the engine belong to the engine. They are valid as
- * long as the context, but results of ops only until the hook returns. The module frees nothing.
+ * long as the context, but results of ops and fields of batches only until the hook returns: no
+ * state, as of a recurrent layer, goes from one batch to the next. The module frees nothing.
  *
  * Threads and ranks. One thread calls the hooks. Several ranks run the same hooks at the same time
  * in several processes. All must declare the same parameters and buffers in the same order, else

@@ -298,6 +298,43 @@ static int configure_prepared(struct plume_context *pl)
     return fit_configure(pl);
 }
 
+static int log_odd(struct plume_context *pl, const struct plume_batch *batch)
+{
+    plume_tensor *y = fit_forward(pl, batch);
+    plume_tensor *loss = plume_cross_entropy(pl, y, batch->field[1]);
+    char name[16];
+
+    for (int i = 0; i < 33 && fit_current->few; i++) {
+        snprintf(name, sizeof(name), "v%d", i);
+        plume_log(pl, name, loss, 1, 1);
+    }
+    plume_log(pl, fit_current->drop ? "a b" : batch->index ? "late" : "early", loss, 1, 1);
+    return 0;
+}
+
+static void test_names_that_cannot_be_logged(void **state)
+{
+    static const struct {
+        bool drop, few;
+        const char *text;
+    } cases[] = {
+        {true, false, "log: 'a b' is a bad name: wanted are at most 63 letters"},
+        {false, true, "log: 'v32' exceeds the limit of 32 names"},
+        {false, false, "log: 'late' was not logged in the first batch"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *run = fit_new_run();
+
+        run->drop = cases[i].drop;
+        run->few = cases[i].few;
+        run->module.validation_step = log_odd;
+        fit_go(run, 1, 0);
+        if (!strstr(run->error, cases[i].text))
+            fail_msg("'%s' has no '%s'", run->error, cases[i].text);
+    }
+}
+
 static void test_data_is_prepared_once_a_node(void **state)
 {
     static const unsigned layouts[][2] = {{1, 0}, {2, 0}, {3, 2}};
@@ -533,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_accumulation_is_a_bigger_batch),
         cmocka_unit_test(test_steps_log),
         cmocka_unit_test(test_steps_log_all_parts),
+        cmocka_unit_test(test_names_that_cannot_be_logged),
         cmocka_unit_test(test_data_is_prepared_once_a_node),
         cmocka_unit_test(test_modules_keep_their_own_in_checkpoints),
         cmocka_unit_test(test_without_a_new_value_only_last_is_saved),

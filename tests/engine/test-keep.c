@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tensors of a step that the module keeps (plume_keep()), and reads after it: their values and
- * gradients are those of the formula, though other gradients share memory, or are scratch. */
+ * gradients are those of the formula, though other gradients share memory, or are scratch. Tensors
+ * that the module keeps by itself. */
 #include "tests/engine/fit_run.h"
 #include "tests/lib/on_device.h"
 
@@ -214,6 +215,32 @@ static int read_early(struct plume_context *pl)
     return plume_read(pl, "z", PLUME_VALUE, N, values[0]);
 }
 
+/* A state that goes from one batch to the next, as in a recurrent network. */
+static int carry(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    static plume_tensor *last;
+    plume_tensor *y = last && pl->step ? plume_scale(pl, last, 0.5, 0) : NULL;
+
+    last = fit_forward(pl, b);
+    *ret = plume_cross_entropy(pl, y ? plume_add(pl, last, y) : last, b->field[1]);
+    return 0;
+}
+
+static plume_tensor *validated;
+
+static int validate(struct plume_context *pl, const struct plume_batch *b)
+{
+    validated = fit_forward(pl, b);
+    plume_log(pl, "loss", plume_cross_entropy(pl, validated, b->field[1]), 1, 1);
+    return 0;
+}
+
+static int use_validated(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    *ret = plume_cross_entropy(pl, validated ? validated : fit_forward(pl, b), b->field[1]);
+    return 0;
+}
+
 static void test_what_cannot_be(void **state)
 {
     static const struct {
@@ -230,12 +257,15 @@ static void test_what_cannot_be(void **state)
         {step, NULL, read_labels, 0, "read 'labels': the loss does not depend on it"},
         {step, read_early, NULL, 0, "read 'z': the step that keeps it has not run yet"},
         {step, NULL, read_few, PL_SHARD_PARAM, "it has 160 numbers, not 3"},
+        {carry, NULL, NULL, 0, "scale: input 0 is the result of an op of an earlier step"},
+        {use_validated, NULL, NULL, 0, "cross_entropy: input 0 is the result of an op of an"},
     };
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
         struct fit_run *run = fit_new_run();
 
-        run->options.max_steps = 1;
+        run->options.max_steps = 3;
+        run->module.validation_step = validate;
         run->module.training_step = cases[i].step;
         run->module.on_fit_start = cases[i].early;
         run->module.on_before_optimizer_step = cases[i].late;

@@ -185,6 +185,19 @@ static int api_fail(struct plume_context *pl, int code, const char *text)
     return pl_context_refuse(of(pl), code ? code : -EINVAL, "%s", text);
 }
 
+/* False for the result of an op of an earlier step, or of another part's, which has other numbers
+ * by now, or none. A *_step_end gets the results of all parts. A result of an earlier step that
+ * this step has made again cannot be told from the new one. */
+static bool is_of_this_step(const struct pl_context *ctx, const plume_tensor *t)
+{
+    const struct pl_tape *tape = t->tape;
+
+    if (!tape) /* a parameter, a buffer or a field */
+        return true;
+    return (tape == ctx->tape || !ctx->outputs) && t->node < tape->cursor &&
+           tape->nodes[t->node].out == t;
+}
+
 static plume_tensor *api_op(struct plume_context *pl,
                             enum plume_op op,
                             plume_tensor *const *in,
@@ -201,6 +214,12 @@ static plume_tensor *api_op(struct plume_context *pl,
     for (size_t i = 0; i < n_in; i++) /* a NULL follows from an earlier failure */
         if (!in[i] && ctx->error.code == 0)
             pl_context_refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
+    for (size_t i = 0; i < n_in && ctx->error.code == 0; i++)
+        if (!is_of_this_step(ctx, in[i]))
+            pl_context_refuse(ctx, -EINVAL,
+                              "%s: input %zu is the result of an op of an earlier step: results "
+                              "are valid until the hook returns",
+                              pl_op_name(op), i);
     if (ctx->error.code)
         return NULL;
     r = pl_op_call(ctx->tape, op, in, n_in, args, &t, &err);
@@ -230,12 +249,23 @@ static void api_log(
     while (i < logs->n && strcmp(logs->name[i], name) != 0)
         i++;
     if (i == logs->n) {
-        if (logs->closed || i == PL_LOG_VALUES_MAX || strlen(name) >= sizeof(logs->name[0]) ||
-            !pl_name_valid(name, strlen(name))) {
-            pl_context_refuse(
-                ctx, -EINVAL,
-                "log: '%s' is a bad name, exceeds the limit, or was not logged in the first batch",
-                name);
+        if (strlen(name) >= sizeof(logs->name[0]) || !pl_name_valid(name, strlen(name))) {
+            pl_context_refuse(ctx, -EINVAL,
+                              "log: '%s' is a bad name: wanted are at most %zu letters, digits and "
+                              "any of _.-",
+                              name, sizeof(logs->name[0]) - 1);
+            return;
+        }
+        if (i == PL_LOG_VALUES_MAX) {
+            pl_context_refuse(ctx, -EINVAL, "log: '%s' exceeds the limit of %d names", name,
+                              PL_LOG_VALUES_MAX);
+            return;
+        }
+        if (logs->closed) {
+            pl_context_refuse(ctx, -EINVAL,
+                              "log: '%s' was not logged in the first batch: log the same names in "
+                              "all batches",
+                              name);
             return;
         }
         memcpy(logs->name[logs->n++], name, strlen(name) + 1);
