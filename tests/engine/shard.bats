@@ -105,15 +105,18 @@ as_ddp() {
             gpt --layers 6 --width 64 --batch_size 1 --context 8 >"$kind.txt"
         grep -qE '^needs [0-9.]+ MB a rank of [0-9.]+ [MG]B$' "$kind.txt"
     done
+    # Ranks of a node share out the state under ddp, too.
+    pltrain --summary --max-steps 1 --processes 4 --strategy ddp --optimizer adam \
+        gpt --layers 6 --width 64 --batch_size 1 --context 8 >ddp.txt
     awk -v p="$(mib parameters os.txt)" -v s="$(mib optimizers os.txt)" -v g="$(mib gradients os.txt)" \
-        -v s2="$(mib optimizers grad.txt)" -v g2="$(mib gradients grad.txt)" \
+        -v sd="$(mib optimizers ddp.txt)" -v s2="$(mib optimizers grad.txt)" -v g2="$(mib gradients grad.txt)" \
         -v ul="$(mib gathered low.txt)" -v pl="$(mib parameters low.txt)" \
         -v sl="$(sed -n 's/.*, step \([0-9.]*\) (.*/\1/p' low.txt)" \
         -v p3="$(mib parameters param.txt)" -v u="$(mib gathered param.txt)" -v g3="$(mib gradients param.txt)" \
-        'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p &&
+        'BEGIN { exit !(s > 0.48 * p && s < 0.52 * p && sd > 0.48 * p && sd < 0.52 * p && s2 == s && g == p && g2 > 0.25 * p && g2 < 0.6 * p &&
                         p3 > 0.24 * p && p3 < 0.26 * p && u > 0 && u < 0.3 * p && g3 == g2 &&
                         pl == p3 && ul > 0.4 * u && ul < 0.6 * u && sl > 0 && sl < 0.3 * p) }' ||
-        { grep MiB os.txt grad.txt param.txt low.txt; false; }
+        { grep MiB ddp.txt os.txt grad.txt param.txt low.txt; false; }
 }
 
 # takes ARGS...: a run takes the memory that was planned, within 5 %.
@@ -133,6 +136,7 @@ takes() {
     takes --processes 2 --strategy sharded --shard param lstm --batch_size 2
     takes --processes 2 --strategy sharded --shard param "$TURNS"
     takes --devices 2 --strategy dp mlp
+    takes --processes 3 --strategy ddp mlp --hidden 200
 }
 
 @test "a module that does not fit one rank trains on four" {
@@ -167,9 +171,10 @@ takes() {
     fits "${run[@]}" --accumulate 2 "${gpt[@]}" --batch_size 16
     told 16 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
     [[ $told == "4 ranks with as much memory each under --strategy sharded --shard os ("*" MB)" ]] || { echo "$told"; false; }
-    told 21 --processes 2 "${run[@]}" "${mlp[@]}" --batch_size 1
+    # Ranks that share no memory have the whole state each.
+    told 21 --processes 2 --comm tcp "${run[@]}" "${mlp[@]}" --batch_size 1
     [[ $told == "--strategy sharded --shard os ("*" MB)" ]] || { echo "$told"; false; }
-    fits --processes 2 "${run[@]}" --strategy sharded --shard os "${mlp[@]}" --batch_size 1
+    fits --processes 2 --comm tcp "${run[@]}" --strategy sharded --shard os "${mlp[@]}" --batch_size 1
 }
 
 @test "what cannot be sharded is a usage error" {

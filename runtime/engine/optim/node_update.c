@@ -15,8 +15,8 @@ int pl_node_update_alloc(struct pl_optimizer *o,
         r = pl_comm_alloc_common(params->by_node, bytes, &o->slot[i], err);
     if (r < 0)
         return pl_error_wrap(err, r, "memory for the optimizers' state");
-    /* One rank of the node counts it. */
-    o->lent = pl_comm_node(params->by_node)->rank == 0 ? pl_optimizer_slots(o) * bytes : 0;
+    /* Each rank counts its part. */
+    o->lent = pl_optimizer_slots(o) * bytes / pl_comm_node(params->by_node)->size;
     pl_device_cpu_count((int64_t)o->lent);
     return 0;
 }

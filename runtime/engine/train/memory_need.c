@@ -114,10 +114,10 @@ static size_t state_count(const struct pl_optimizer *o, const struct pl_params *
     return count;
 }
 
-/* A node that shares out the updates has the state once. */
-static bool has_state(const struct pl_params *params)
+/* Ranks among which a node has the state once. Shards, which a plan may try, are parts already. */
+static unsigned state_parts(const struct pl_params *params)
 {
-    return !params->by_node || pl_comm_node(params->by_node)->rank == 0;
+    return params->by_node && !params->shard ? pl_comm_node(params->by_node)->size : 1;
 }
 
 /* Adds the arrays that are allocated before the first step. */
@@ -137,9 +137,9 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
         if (params->list[i]->borrowers & (1ull << params->stages.own))
             need->borrowed += 2 * size * (double)params->list[i]->tensor->count;
     need->grads += (t->strategy.devices - 1) * size * (double)params->count; /* of other parts */
-    for (size_t i = 0; i < t->optimizers.n && has_state(params); i++)
+    for (size_t i = 0; i < t->optimizers.n; i++)
         need->state += size * (double)PL_MIN(state_count(&t->optimizers.list[i], params), own) *
-                       (double)pl_optimizer_slots(&t->optimizers.list[i]);
+                       (double)pl_optimizer_slots(&t->optimizers.list[i]) / state_parts(params);
     if (t->ema.params)
         need->average = held;
     if (t->ema.params)
