@@ -340,6 +340,7 @@ static _Thread_local struct {
     char *memory;
     size_t bytes;
     unsigned moves;
+    size_t asked;
 } scratch;
 
 static _Thread_local struct {
@@ -447,6 +448,14 @@ int pl_emu_is_scratch(const void *p)
     return (const char *)p >= scratch.memory && (const char *)p < scratch.memory + scratch.bytes;
 }
 
+size_t pl_emu_scratch_asked(void)
+{
+    size_t asked = scratch.asked;
+
+    scratch.asked = 0;
+    return asked;
+}
+
 struct poison {
     void *at;
     size_t bytes;
@@ -465,6 +474,7 @@ void *pl_emu_scratch(size_t bytes)
     size_t size = (bytes + 15) / 16 * 16;
     struct poison p = {.bytes = bytes};
 
+    scratch.asked += bytes;
     if (size > scratch.bytes) {
         if (recording.graph) {
             pl_emu_spoil("kernels need more scratch");

@@ -61,6 +61,9 @@ int pl_emu_is_scratch(const void *p);
  * records: the recording fails. */
 void *pl_emu_scratch(size_t bytes);
 
+/* Bytes that the calling thread has asked of pl_emu_scratch() since it last called this. */
+size_t pl_emu_scratch_asked(void);
+
 /* Recordings, as CUDA's graphs are: until record_end() the calling thread's launches are kept with
  * copies of their arguments, and not done. */
 struct pl_emu_graph;

@@ -2,6 +2,7 @@
 /* Attention over [batch, time, heads * dim], with one packed input, or with queries, keys and
  * values. */
 #include "runtime/engine/ops/op_private.h"
+#include "runtime/engine/ops/partial.h"
 
 #include <math.h>
 
@@ -101,8 +102,12 @@ static bool sums_grad(const struct pl_node *node)
 /* sum_up() reads dq and dy. */
 static double side_bytes(const struct pl_node *node, bool backward)
 {
+    enum pl_real real = node->k->real;
+    size_t width = node->out->shape[node->out->rank - 1];
+
     return backward && node->fusion.bias_of
-               ? 2 * (double)node->out->count * (double)pl_real_size(node->k->real)
+               ? 2 * ((double)node->out->count * (double)pl_real_size(real) +
+                      pl_partial_of_bias(node->out->count / width, width, real))
                : 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Batch normalisation over one rank's batch or over all ranks' batches. */
 #include "runtime/engine/ops/op_private.h"
+#include "runtime/engine/ops/partial.h"
 
 /* batchnorm: in = x, weight, bias, running mean, running variance; i[0] = relu; f[0] = eps, f[1] =
  * momentum; saved has mean and inv_std, scratch the sums */
@@ -95,6 +96,18 @@ static double size_of(const plume_tensor *t)
     return (double)t->count * (double)pl_dtype_size(t->dtype);
 }
 
+static double partial_bytes(const struct pl_node *node, bool backward)
+{
+    const plume_tensor *x = node->in[0];
+    size_t channels = x->shape[1],
+           inner = x->channels_last ? 1 : x->count / (x->shape[0] * channels);
+
+    if (node->out->tape->dev->ops->host || !node->out->tape->want_grad)
+        return 0;
+    return pl_partial_of_batchnorm(x->count / (channels * inner), channels, inner, node->k->real,
+                                   backward);
+}
+
 /* Sums take a pass of their own over x, and backward over dy, and over y where something was added
  * to the output before relu. The gradient of that is written then, and has relu's mask. */
 static double batchnorm_bytes(const struct pl_node *node, bool backward)
@@ -105,10 +118,11 @@ static double batchnorm_bytes(const struct pl_node *node, bool backward)
     bool dr = f->r && f->r->wants_grad;
 
     if (!backward)
-        return x * (node->out->tape->want_grad ? 2 : 1) + y * (f->r ? 2 : 1);
+        return x * (node->out->tape->want_grad ? 2 : 1) + y * (f->r ? 2 : 1) +
+               partial_bytes(node, false);
     if (f->r)
         masked *= 2;
-    return x + masked + (dr ? y * (f->r_add ? 2 : 1) : 0) +
+    return partial_bytes(node, true) + x + masked + (dr ? y * (f->r_add ? 2 : 1) : 0) +
            (f->x->wants_grad ? x + (dr && !f->r_add ? y : masked) + x * (add ? 2 : 1) : 0);
 }
 

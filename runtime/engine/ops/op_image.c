@@ -64,14 +64,26 @@ static double conv_flops(const struct pl_node *node, bool backward)
     return product * (node->in[0]->wants_grad + w->wants_grad) + small;
 }
 
+/* Backward relu's slope is a pass of its own, which writes dz, and so is the gradient of a bias. */
+static double conv_side_bytes(const struct pl_node *node, bool backward)
+{
+    bool bias = node->n_in > 2 && node->in[2]->wants_grad;
+
+    return backward ? ((node->attr.i[REST] == PLUME_RELU ? 3.0 : 0) + bias) *
+                          (double)node->out->count * (double)pl_real_size(node->k->real)
+                    : 0;
+}
+
 static const struct pl_op op_conv = {
     .name = "conv2d",
     .layout = PL_LAYOUT_CONV,
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .product = true,
+    .two_products = true,
     .forward = conv_forward,
     .backward = conv_backward,
+    .side_bytes = conv_side_bytes,
     .flops = conv_flops,
 };
 
@@ -81,8 +93,10 @@ static const struct pl_op op_conv_relu = {
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
     .product = true,
+    .two_products = true,
     .forward = conv_forward,
     .backward = conv_backward,
+    .side_bytes = conv_side_bytes,
     .flops = conv_flops,
 };
 

@@ -153,13 +153,14 @@ static double cross_entropy_bytes(const struct pl_node *node, bool backward)
 {
     const plume_tensor *logits = node->in[0];
     double size = (double)logits->count * (double)pl_dtype_size(logits->dtype);
-    double rest = 4.0 * (double)node->in[1]->count + (double)node->saved_bytes;
+    double rows = (double)node->in[1]->count, labels = 4.0 * rows;
+    double losses = backward ? 0 : 2.0 * sizeof(double) * rows; /* written, and added up */
 
     if (node->fusion.product) /* a chunk is read, and becomes its gradient */
-        return backward ? 0 : size * (1 + node->back) + 4.0 * (double)node->in[1]->count;
+        return backward ? 0 : size * (1 + node->back) + labels + losses;
     if (node->fusion.ahead)
-        return backward ? 0 : 2 * size + rest;
-    return size * (backward ? 2 + node->add[0] : 1) + rest;
+        return backward ? 0 : 2 * size + labels + losses;
+    return size * (backward ? 2 + node->add[0] : 1) + labels + losses + (double)node->saved_bytes;
 }
 
 static const struct pl_op op_cross_entropy = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Ops on rows: layernorm, softmax, normalisation; and embedding. */
 #include "runtime/engine/ops/op_private.h"
+#include "runtime/engine/ops/partial.h"
 
 static double flops_per_input(const struct pl_node *node, bool backward)
 {
@@ -64,18 +65,44 @@ static double size_of(const plume_tensor *t)
     return t ? (double)t->count * (double)pl_dtype_size(t->dtype) : 0;
 }
 
-/* Backward x and dy are read once, for dx and for the gradients of gamma and beta. */
+static struct pl_partial_norm partial_of(const struct pl_node *node)
+{
+    struct pl_partial_norm p = {
+        .rows = pl_op_rows(node->in[0]),
+        .n = pl_op_last(node->in[0]),
+        .real = node->k->real,
+        .y_half = node->fusion.y != node->out,
+        .dx_sums = node->fusion.bias_of,
+    };
+
+    for (size_t i = 1; i < node->n_in; i++)
+        p.params |= node->in[i]->wants_grad;
+    return p;
+}
+
+/* Backward x and dy are read once, for dx and for the gradients of gamma and beta, unless a GPU has
+ * too few registers for a row. */
 static double layernorm_bytes(const struct pl_node *node, bool backward)
 {
     const struct pl_fusion *f = &node->fusion;
-    double params = 0, stats = (double)node->saved_bytes;
+    double params = 0, stats = (double)node->saved_bytes, more = 0;
     bool add = f->x == node->in[0] ? node->add[0] : f->x_add;
 
     for (size_t i = 1; i < node->n_in; i++)
         params += size_of(node->in[i]);
     if (!backward)
         return size_of(f->a) + size_of(f->b) + size_of(f->x) + size_of(f->y) + params + stats;
-    return size_of(f->x) * (1 + (!f->x->wants_grad ? 0
+    if (!node->out->tape->dev->ops->host) {
+        struct pl_partial_norm p = partial_of(node);
+
+        more += pl_partial_of_layernorm(&p);
+        if (pl_layernorm_again_for_params(&p))
+            more += size_of(f->x) + size_of(f->y);
+        if (pl_layernorm_again_for_sums(&p))
+            more += size_of(f->too && f->too->wants_grad ? f->too : f->x);
+    }
+    return more +
+           size_of(f->x) * (1 + (!f->x->wants_grad ? 0
                                  : add             ? 2
                                                    : 1)) +
            size_of(f->y) + (f->too && f->too->wants_grad ? size_of(f->too) : 0) + 2 * params +
@@ -252,16 +279,19 @@ static void embedding_backward(const struct pl_call *c)
     c->k->embedding_backward(&args);
 }
 
-/* Forward reads the rows that are used. Backward writes the whole table's gradient, or adds to the
- * rows that are used, which are as many as ids at most. */
+/* Forward reads the rows that are used, which are as many as ids, or as the table has, at most: the
+ * ids are not known here. Backward writes the whole table's gradient, or adds to the rows that are
+ * used. */
 static double embedding_bytes(const struct pl_node *node, bool backward)
 {
     double size = (double)pl_dtype_size(node->out->dtype);
     double rows = (double)node->out->count * size, ids = 4.0 * (double)node->in[1]->count;
     double table = (double)node->in[0]->count * size;
 
-    return backward ? ids + rows + (node->add[0] ? 2 * PL_MIN(table, rows) : table)
-                    : ids + 2 * rows;
+    return ids + rows +
+           (!backward      ? PL_MIN(table, rows)
+            : node->add[0] ? 2 * PL_MIN(table, rows)
+                           : table);
 }
 
 static const struct pl_op op_embedding = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Matrix products: linear layers and matmul. */
 #include "runtime/engine/ops/op_private.h"
+#include "runtime/engine/ops/partial.h"
 
 #include <string.h>
 
@@ -111,8 +112,16 @@ static double linear_side_bytes(const struct pl_node *node, bool backward)
     bool bias = node->n_in > 2 && node->in[2]->wants_grad && !node->fusion.summed;
     double n = ((slope ? 3.0 : 0) + (bias ? 1.0 : 0)) * (double)node->out->count +
                (node->fusion.bias_of ? (double)node->in[0]->count : 0);
+    size_t in = node->in[1]->shape[1], out = node->in[1]->shape[0], rows = node->out->count / out;
+    enum pl_real real = node->k->real;
+    double partial = 0;
 
-    return backward ? n * (double)pl_real_size(node->k->real) : 0;
+    if (!backward)
+        return 0;
+    if (!node->out->tape->dev->ops->host)
+        partial = (bias ? pl_partial_of_bias(rows, out, real) : 0) +
+                  (node->fusion.bias_of ? pl_partial_of_bias(rows, in, real) : 0);
+    return n * (double)pl_real_size(real) + partial;
 }
 
 static const struct pl_op op_linear = {
@@ -120,6 +129,7 @@ static const struct pl_op op_linear = {
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .product = true,
+    .two_products = true,
     .wide_grads = PL_NEEDS_IN(1) | PL_NEEDS_IN(2),
     .bias = 2,
     .bias_sums = true,
@@ -140,6 +150,7 @@ static const struct pl_op op_linear_act = {
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
     .product = true,
+    .two_products = true,
     .wide_grads = PL_NEEDS_IN(1) | PL_NEEDS_IN(2),
     .bias = 2,
     .bias_sums = true,
@@ -341,6 +352,7 @@ static const struct pl_op op_matmul = {
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .product = true,
+    .two_products = true,
     .forward = matmul_forward,
     .backward = matmul_backward,
     .flops = matmul_flops,
@@ -354,6 +366,7 @@ static const struct pl_op op_matmul_of_columns = {
     .in_f32 = true,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
     .product = true,
+    .two_products = true,
     .forward = matmul_forward,
     .backward = matmul_backward,
     .flops = matmul_flops,

@@ -173,6 +173,9 @@ struct pl_op {
     uint64_t (*same_grad)(const struct pl_node *node);
     /* True if backward uses the output's gradient as scratch memory; NULL: never. */
     bool (*scribbles)(const struct pl_node *node);
+    /* Backward has a product for each of the first two inputs' gradients. An activation's slope is
+     * a pass of its own, of which side_bytes tells. */
+    bool two_products;
     bool product; /* bytes are not what limits it: a product, a convolution, an attention */
     /* Bytes that forward (backward) reads and writes; NULL: each tensor of the node once, and what
      * is kept in between. */

@@ -29,20 +29,37 @@ static bool writes_grad(const struct pl_node *node, size_t i)
     return node->in[i] && node->in[i]->wants_grad && !node->alias[i];
 }
 
+/* A gradient that is added to is read first. A GPU may write it in f32, though the input has 16
+ * bits: then it is that of the tensor that the input was cast from. */
+static double grad_bytes(const struct pl_node *node, size_t i)
+{
+    const struct pl_tape *tape = node->out->tape;
+    bool wide = node->fusion.wide & PL_NEEDS_IN(i);
+    bool add = wide ? tape->nodes[node->in[i]->node].add[0] : node->add[i];
+
+    return (wide ? bytes_of(pl_node_grad_of(tape, node, i)) : pass_of(node, node->in[i])) *
+           (add ? 2 : 1);
+}
+
 static double backward_bytes(const struct pl_node *node)
 {
-    double sum = pass_of(node, node->out) + (double)node->saved_bytes; /* its gradient */
+    double sum = pass_of(node, node->out); /* its gradient */
 
-    if (node->op->needs & PL_NEEDS_OUT)
-        sum += pass_of(node, node->out);
+    if (!node->op->two_products) { /* else only the slope needs them: side_bytes */
+        sum += (double)node->saved_bytes;
+        if (node->op->needs & PL_NEEDS_OUT)
+            sum += pass_of(node, node->out);
+    }
     for (size_t i = 0; i < node->n_in; i++) {
         if (node->in[i] && (node->op->needs & PL_NEEDS_IN(i)))
             sum += pass_of(node, node->in[i]);
-        if (writes_grad(node, i)) /* added to: read first */
-            sum += pass_of(node, node->in[i]) * (node->add[i] ? 2 : 1);
+        if (writes_grad(node, i))
+            sum += grad_bytes(node, i);
         if (node->first[i])
             sum += bytes_of(pl_tensor_root(node->in[i]));
     }
+    if (node->op->two_products && writes_grad(node, 0) && writes_grad(node, 1))
+        sum += bytes_of(node->out); /* each reads the output's gradient */
     return sum;
 }
 
