@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #define QUEUE_MAX ((size_t)4 * 1024 * 1024)
+#define REST_MAX ((size_t)64 * 1024 * 1024) /* more than a socket keeps */
 
 static void on_ready(uv_poll_t *poll, int status, int events);
 
@@ -132,6 +133,22 @@ static int receive(struct pl_hub_conn *w, struct pl_error *err)
     return take_messages(w, err);
 }
 
+/* Takes what had arrived before the connection broke: a peer that has left has said so. After a
+ * pause of this process (a file system that did not answer) both may be there at once. */
+static void receive_rest(struct pl_hub_conn *w)
+{
+    struct pl_error err = {0};
+    char data[65536];
+    size_t total = 0;
+    ssize_t n;
+
+    while (!w->closing && total < REST_MAX && (n = recv(w->fd, data, sizeof(data), 0)) > 0) {
+        total += (size_t)n;
+        if (pl_session_feed(&w->session, data, (size_t)n) < 0 || take_messages(w, &err) < 0)
+            break;
+    }
+}
+
 /* libuv reports EBADF for whatever error a socket has: a reset connection, a host that is silent.
  */
 static int error_of(int fd, int fallback)
@@ -163,6 +180,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         w->connecting = false;
     } else if (status < 0) {
         pl_error_errno(&err, error_of(w->fd, -status), "the connection broke");
+        receive_rest(w);
         fail(w, &err);
         return;
     }
@@ -172,6 +190,8 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         struct pl_error late = {0};
         int f = flush(w, r < 0 ? &late : &err);
 
+        if (r == 0 && f < 0)
+            receive_rest(w);
         if (r == 0)
             r = f;
     }

@@ -105,11 +105,12 @@ static void say(struct end *e, const char *text)
     pl_hub_conn_send_new(e->wire, json_pack("{s:s}", "text", text));
 }
 
-static void test_send_over_tcp(void **state)
+/* Connects both ends over TCP, and waits until they are open. */
+static void begin_tcp(void)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     struct pl_error err = {0};
-    int held, listener, fd;
+    int held, listener, fd, room = 1 << 20;
     uint16_t port;
 
     assert_int_equal(uv_loop_init(&loop), 0);
@@ -120,9 +121,18 @@ static void test_send_over_tcp(void **state)
     make(&client, fd, secret, true);
     while ((fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) < 0)
         uv_run(&loop, UV_RUN_NOWAIT);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
     make(&server, fd, secret, false);
-    server.on_message = ANSWER;
+    close(held);
+    close(listener);
     until(&client.opened, 1);
+}
+
+static void test_send_over_tcp(void **state)
+{
+    (void)state;
+    begin_tcp();
+    server.on_message = ANSWER;
     say(&client, "question");
     until(&client.messages, 1);
     assert_string_equal(server.last, "question");
@@ -131,8 +141,26 @@ static void test_send_over_tcp(void **state)
     assert_int_equal(pl_hub_conn_unsent(client.wire), 0);
     assert_string_equal(pl_hub_conn_role(server.wire), "client");
     finish();
-    close(held);
-    close(listener);
+}
+
+/* A peer that did not wait for us any longer has reset the connection; what it said before counts,
+ * of which the first event reads a part. */
+static void test_messages_before_a_reset(void **state)
+{
+    (void)state;
+    begin_tcp();
+    until(&server.messages, 1); /* the hello */
+    for (int i = 0; i < 1000; i++)
+        say(&client,
+            "more words than are read at once, by far, so that there are some after the reset");
+    say(&client, "last words");
+    assert_int_equal(pl_hub_conn_unsent(client.wire), 0);
+    say(&server, "nobody reads this: the system resets the connection");
+    pl_hub_conn_close(PL_TAKE(client.wire));
+    until(&server.closed, 1);
+    assert_int_equal(server.messages, 1002);
+    assert_string_equal(server.last, "last words");
+    finish();
 }
 
 static void test_connect_refused(void **state)
@@ -344,6 +372,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_send_over_tcp),
+        cmocka_unit_test(test_messages_before_a_reset),
         cmocka_unit_test(test_connect_refused),
         cmocka_unit_test(test_closed_by_peer),
         cmocka_unit_test(test_close_flushes),
