@@ -210,15 +210,25 @@ static int load_log(const struct pl_run *run, struct pl_trial_status *ts, struct
     return 0;
 }
 
-/* Takes the hub's last status.json, for an ended trial whose log cannot be read. */
-static void load_last_status(const struct pl_run *run, struct pl_trial_status *ts)
+/* True if it is the hub's last one of the trial's last attempt. */
+static bool is_last_of(const json_t *state, const struct pl_trial_status *ts)
+{
+    return json_object_get(state, "ended") &&
+           pl_trial_int(state, "attempt", -1) == (int)ts->attempts - 1;
+}
+
+/* Takes the hub's last status.json, for an ended trial whose log cannot be read, or, if `whole`,
+ * whose log lacks lines: then only if it was written at the trial's end. */
+static void load_last_status(const struct pl_run *run, bool whole, struct pl_trial_status *ts)
 {
     _cleanup_free_ char *path = pl_run_trial_path(run, ts->trial, "status.json");
     _cleanup_(json_decrefp) json_t *o = NULL;
 
     if (!path || pl_json_load_file(path, (size_t)64 * 1024 * 1024, &o, NULL) < 0 ||
-        !json_is_object(json_object_get(o, "state")))
+        !json_is_object(json_object_get(o, "state")) ||
+        (whole && !is_last_of(json_object_get(o, "state"), ts)))
         return;
+    json_decref(ts->doc);
     ts->doc = json_incref(json_object_get(o, "state"));
     ts->source = PL_SOURCE_STATUS;
     ts->age_s = PL_MAX(0, pl_wall_s() - json_number_value(json_object_get(o, "time")));
@@ -229,11 +239,18 @@ static void note_unwritten(const struct pl_trial_status *ts, struct pl_notes *no
 {
     const json_t *lost = json_object_get(ts->result, "unwritten");
     const char *error = pl_json_string(lost, "error");
-    int64_t events;
+    int64_t events, metrics = 0;
 
-    if (pl_json_int(lost, "events", &events) == 0)
-        pl_notes_add(notes, true, "trial %u: %lld events could not be written to its log: %s",
-                     ts->trial, (long long)events, error ? error : "?");
+    if (pl_json_int(lost, "events", &events) < 0)
+        return;
+    pl_json_int(lost, "metrics", &metrics);
+    if (events + metrics == 0)
+        pl_notes_add(notes, true, "trial %u: its log may lack events: %s", ts->trial,
+                     error ? error : "?");
+    else
+        pl_notes_add(notes, true, "trial %u: %lld %s could not be written to its log: %s",
+                     ts->trial, (long long)(events ? events : metrics),
+                     events ? "events" : "records of metrics", error ? error : "?");
 }
 
 /* The log of the result's attempt has reached its limits. */
@@ -270,9 +287,11 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
             return r;
         note_unwritten(ts, notes);
         note_left_out(ts, notes);
+        if (r == 0 && json_object_get(ts->result, "unwritten"))
+            load_last_status(s->run, true, ts);
         if (r == 0)
             continue;
-        load_last_status(s->run, ts);
+        load_last_status(s->run, false, ts);
         if (r != -ENOENT)
             pl_notes_add(notes, !ts->doc, "%s%s", pl_error_text(&err),
                          ts->doc ? ": shown from status.json" : "");

@@ -109,9 +109,27 @@ def test_stale_and_failed(step):
         r.out.read_all(), r.err.read_all()
     equal(d.wait(), 0)
     said = d.said()
-    for words in ("Stale file handle", "ValueError: nine"):
+    for words in ("Stale file handle", ":   ValueError: nine\n"):
         assert words in said, said
     assert not os.path.exists(step.trial("result.json")) or not step.result()["state"] == "done"
+
+
+def test_lost_later(step):
+    """The file system took all, and reports at the end that it has lost some: the result says so."""
+    library = os.environ.get("FAKE_STALE")
+    if not library:
+        print("# skipped: nothing can be preloaded")
+        return
+    flag = step.path("stale")
+    d, starters = running(step, 1, LD_PRELOAD=library, FAKE_STALE=flag, FAKE_STALE_LATE="1",
+                          FAKE_STALE_DIR=step.trial("attempt-0"))
+    os.close(os.open(flag, os.O_CREAT | os.O_WRONLY))
+    end(d, starters)
+    result = step.result()
+    equal(result["state"], "done")
+    lost = result["unwritten"]
+    equal((lost["events"], lost["metrics"], lost["error"]), (0, 0, "Stale file handle"))
+    assert "a rank's file may lack output: Stale file handle" in d.said(), d.said()
 
 
 def test_full_for_a_time(step):

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* To preload: a folder that an NFS server has forgotten. Once there is a file FAKE_STALE, calls for
- * what is open in the folder FAKE_STALE_DIR fail with ESTALE. */
+ * what is open in the folder FAKE_STALE_DIR fail with ESTALE. With FAKE_STALE_LATE only fsync(2)
+ * and close(2) do: the client had taken what the server then refused. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -13,7 +14,12 @@
 
 #define VISIBLE __attribute__((visibility("default")))
 
-static bool is_stale(int fd)
+static bool is_late(void)
+{
+    return getenv("FAKE_STALE_LATE") != NULL;
+}
+
+static bool is_open_stale(int fd)
 {
     const char *flag = getenv("FAKE_STALE"), *dir = getenv("FAKE_STALE_DIR");
     int error = errno;
@@ -33,6 +39,35 @@ static bool is_stale(int fd)
     return true;
 }
 
+static bool is_stale(int fd)
+{
+    return !is_late() && is_open_stale(fd);
+}
+
+VISIBLE int fsync(int fd)
+{
+    static int (*real)(int);
+
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "fsync");
+    return is_open_stale(fd) ? -1 : real(fd);
+}
+
+VISIBLE int close(int fd)
+{
+    static int (*real)(int);
+    bool stale = is_late() && is_open_stale(fd);
+    int r;
+
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "close");
+    r = real(fd);
+    if (!stale)
+        return r;
+    errno = ESTALE;
+    return -1;
+}
+
 /* RESULT NAME(FD, ...): fails, or is libc's. */
 #define STALE(result, name, fd, args, ...)                                                         \
     VISIBLE result name(__VA_ARGS__)                                                               \
@@ -47,7 +82,6 @@ static bool is_stale(int fd)
 STALE(ssize_t, write, fd, (fd, data, len), int fd, const void *data, size_t len)
 STALE(ssize_t, pwrite, fd, (fd, data, len, at), int fd, const void *data, size_t len, off_t at)
 STALE(ssize_t, pwrite64, fd, (fd, data, len, at), int fd, const void *data, size_t len, off_t at)
-STALE(int, fsync, fd, (fd), int fd)
 STALE(int, ftruncate, fd, (fd, len), int fd, off_t len)
 STALE(int, ftruncate64, fd, (fd, len), int fd, off_t len)
 STALE(int, unlinkat, dir, (dir, name, flags), int dir, const char *name, int flags)

@@ -205,8 +205,9 @@ static void on_closed(uv_handle_t *handle)
         return;
     close(PL_TAKE_FD(c->read_fd));
     close(PL_TAKE_FD(c->real_fd));
-    if (c->file_fd >= 0)
-        close(PL_TAKE_FD(c->file_fd));
+    /* a network file system writes it now */
+    if (c->file_fd >= 0 && close(PL_TAKE_FD(c->file_fd)) < 0 && !c->warned)
+        pl_log_warn("child", "a rank's file may lack output: %s", strerror(errno));
     if (c->closing)
         destroy(c);
 }

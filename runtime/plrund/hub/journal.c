@@ -410,13 +410,14 @@ static void add_numbers(struct pl_hub *hub, json_t *result)
 }
 
 /* {"events","metrics","seq","error"}: lines that are missing in the files, and the number of the
- * last event. No key if none is missing. */
+ * last event. Both are 0 if the file system took all lines, and lost some of them later. No key if
+ * none is missing. */
 static void add_unwritten(struct pl_hub *hub, json_t *result)
 {
     size_t events = pl_log_file_missing(&hub->events), metrics = pl_log_file_missing(&hub->metrics);
     int error = hub->events.error ? hub->events.error : hub->metrics.error;
 
-    if (events + metrics)
+    if (events + metrics || hub->events.unsure || hub->metrics.unsure)
         json_object_set_new(result, "unwritten",
                             json_pack("{s:I, s:I, s:I, s:s}", "events", (json_int_t)events,
                                       "metrics", (json_int_t)metrics, "seq", (json_int_t)hub->seq,
@@ -456,7 +457,11 @@ static void say_result(const struct pl_hub *hub, enum pl_trial_state state)
                      pl_trial_state_name(state), kind, (long long)rank, node ? node : "?",
                      pl_run_state_exit_code(hub->cause));
     if (text && *text)
-        pl_log_error("run", "last lines of the cause:\n%s", text);
+        pl_log_error("run", "last lines of the cause:");
+    for (size_t len; text && *text; text += len + (text[len] == '\n')) {
+        len = strcspn(text, "\n");
+        pl_log_error("run", "  %.*s", (int)len, text);
+    }
 }
 
 static int exit_code(const struct pl_hub *hub)
@@ -501,6 +506,8 @@ void pl_hub_write_result(struct pl_hub *hub)
     add_numbers(hub, result);
     add_left_out(hub, result);
     pl_hub_flush_log(hub);
+    pl_log_file_sync(&hub->events);
+    pl_log_file_sync(&hub->metrics);
     add_unwritten(hub, result);
     if (write_result(hub, state, result, &err) < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));

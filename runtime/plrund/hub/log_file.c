@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/plrund/hub/log_file.h"
 #include "common/base/fault.h"
+#include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/own.h"
 
@@ -105,6 +106,16 @@ void pl_log_file_put(struct pl_log_file *log, const char *line, size_t len)
     if (log->error && !old_error)
         pl_log_warn("run", "cannot write '%s': %s; the run goes on", log->name,
                     strerror(-log->error));
+}
+
+void pl_log_file_sync(struct pl_log_file *log)
+{
+    int r = log->fd < 0 ? 0 : pl_fd_sync(log->fd);
+
+    if (r < 0) {
+        log->error = r;
+        log->unsure = true;
+    }
 }
 
 size_t pl_log_file_missing(const struct pl_log_file *log)

@@ -17,6 +17,7 @@ struct pl_log_file {
     struct pl_buf waiting; /* lines that are not written yet */
     size_t n_lost;         /* lines that found no room in memory either */
     int error;             /* of the last write, -errno; 0 = it went well */
+    bool unsure;           /* lines that were written may be lost: sync() failed */
 };
 
 #define PL_LOG_FILE_INIT                                                                           \
@@ -40,6 +41,10 @@ void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len);
 void pl_log_file_put(struct pl_log_file *log, const char *line, size_t len);
 /* Tries again to write the lines that wait. */
 void pl_log_file_flush(struct pl_log_file *log);
+
+/* Has the lines written to the disk: a network file system may report only then that it cannot.
+ * Sets log->error and log->unsure. */
+void pl_log_file_sync(struct pl_log_file *log);
 
 /* Lines that are not in the file. */
 size_t pl_log_file_missing(const struct pl_log_file *log);
