@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/tape/profile.h"
+#include "runtime/engine/tape/tape_private.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,10 +28,17 @@ static int dearest_first(const void *a, const void *b)
     return (dx < dy) - (dx > dy);
 }
 
+/* How often a step runs a node: forward twice where backward computes it again. */
+static double runs_of(const struct pl_tape *tape, size_t i, int back)
+{
+    return !back && pl_tape_runs_again(tape, i) ? 2 : 1;
+}
+
 /* The least time of a node by the device's limits: what its products calculate, and what it moves.
  * NAN: what products reach is not known. */
-static double least_s(const struct pl_tape *tape, const struct pl_node *node)
+static double least_s(const struct pl_tape *tape, size_t i)
 {
+    const struct pl_node *node = &tape->nodes[i];
     const struct pl_device_limits *limits = &tape->dev->limits;
     bool product = node->op->product || node->fusion.product;
     double flops = product ? limits->flops[node->k->real] : 0, sum = 0;
@@ -41,7 +49,7 @@ static double least_s(const struct pl_tape *tape, const struct pl_node *node)
         double calculate = flops > 0 ? pl_node_flops(node, back) / flops : 0;
         double move = limits->bytes > 0 ? pl_node_traffic(node, back).all / limits->bytes : 0;
 
-        sum += PL_MAX(calculate, move);
+        sum += PL_MAX(calculate, move) * runs_of(tape, i, back);
     }
     return sum;
 }
@@ -63,11 +71,14 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
         lines[k].calls++;
         lines[k].done.library += node->calls.library;
         lines[k].done.own += node->calls.own;
-        for (int d = 0; d < 2; d++)
+        for (int d = 0; d < 2; d++) {
+            double runs = runs_of(tape, i, d);
+
             lines[k].ns[d] += (double)node->ns[d];
-        lines[k].bytes += pl_node_traffic(node, false).all + pl_node_traffic(node, true).all;
-        lines[k].least_s += least_s(tape, node);
-        lines[k].flops += pl_node_flops(node, false) + pl_node_flops(node, true);
+            lines[k].bytes += runs * pl_node_traffic(node, d).all;
+            lines[k].flops += runs * pl_node_flops(node, d);
+        }
+        lines[k].least_s += least_s(tape, i);
     }
     return n;
 }

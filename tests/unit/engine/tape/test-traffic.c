@@ -166,7 +166,7 @@ static plume_tensor *resnet18(struct model *m)
 }
 
 /* Makes the tape of a model. */
-enum { SHARES = 1, FUSES = 2, O2 = 4, STORES = 8, RESNET = 16 };
+enum { SHARES = 1, FUSES = 2, O2 = 4, STORES = 8, RESNET = 16, RECOMPUTES = 32 };
 
 static void make(struct model *m, unsigned how)
 {
@@ -186,6 +186,7 @@ static void make(struct model *m, unsigned how)
     m->tape.lends = m->tape.lends_all = m->tape.wide_grads = how & FUSES;
     m->tape.chunk = how & STORES ? SIZE_MAX : 0;
     m->tape.channels_last = true;
+    m->tape.recompute = how & RECOMPUTES;
     pl_tape_begin(&m->tape);
     loss = how & RESNET ? resnet18(m) : gpt2(m);
     pl_tape_end(&m->tape);
@@ -418,6 +419,40 @@ static void test_products_have_no_limit_without_a_peak(void **state)
     pl_tape_finish(&m.tape);
 }
 
+/* What backward computes again takes its time twice, and moves its bytes twice. Here each byte
+ * takes a nanosecond, which is 1 GB/s. */
+static void test_what_runs_again_counts_again(void **state)
+{
+    static struct model m;
+    char *text = NULL, *save = NULL;
+    size_t len, lines = 0, again = 0;
+    FILE *out = open_memstream(&text, &len);
+
+    assert_non_null(out);
+    make(&m, SHARES | RECOMPUTES);
+    for (size_t i = 0; i < m.tape.n; i++) {
+        struct pl_node *node = &m.tape.nodes[i];
+        size_t runs = m.tape.again && m.tape.again[i].before ? 2 : 1;
+
+        again += runs - 1;
+        node->ns[0] = (uint64_t)pl_node_traffic(node, false).all * runs;
+        node->ns[1] = (uint64_t)pl_node_traffic(node, true).all;
+    }
+    assert_true(again > LAYERS);
+    pl_profile_print(&m.tape, 1, 1, out);
+    assert_int_equal(fclose(out), 0);
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+        if (strchr(line, '[') && strchr(line, '%')) {
+            lines++;
+            if (strcmp(strrchr(line, ' '), " 1.00") != 0 &&
+                strcmp(strrchr(line, ' '), " 0.00") != 0)
+                fail_msg("not 1 GB/s: %s", line);
+        }
+    assert_true(lines > 5);
+    free(text);
+    pl_tape_finish(&m.tape);
+}
+
 /* A residual sum's backward moves nothing. */
 static void test_gradients_of_sums_are_not_copied(void **state)
 {
@@ -510,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_norms_do_what_is_around_them),
         cmocka_unit_test(test_logits_are_never_stored_as_a_whole),
         cmocka_unit_test(test_products_have_no_limit_without_a_peak),
+        cmocka_unit_test(test_what_runs_again_counts_again),
         cmocka_unit_test(test_gradients_of_sums_are_not_copied),
         cmocka_unit_test(test_resnet18_moves_so_many_bytes),
     };
