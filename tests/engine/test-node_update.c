@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Ranks of a node share out the optimizer's update: the node's common memory, and runs whose bits
  * are those of ranks that update everything. */
+#include "common/proto/rank/place.h"
 #include "tests/engine/fit_run.h"
 #include "tests/engine/say.h"
 
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -66,6 +68,39 @@ static void test_a_node_has_common_memory(void **state)
     ranks_run(2, 0, all_see_all, &yes, 0);
     ranks_run(5, 0, all_see_all, &yes, 0);
     ranks_run(6, 3, all_see_all, &yes, 0);
+}
+
+static int64_t collectives(void)
+{
+    struct pl_place place;
+
+    return pl_place_read(getpid(), &place) < 0 ? -1 : place.collectives;
+}
+
+/* The node daemon takes a rank that has begun fewer collectives than another one for the one that
+ * the others wait for. */
+static const char *all_count_it(struct pl_comm *comm, void *shared)
+{
+    struct pl_error err = {0};
+    int64_t before;
+
+    pl_place_open();
+    before = collectives();
+    if (before < 0)
+        return "this process has no place";
+    TRY(pl_comm_node_barrier(comm, &err));
+    if (collectives() != before + 1)
+        return say("rank %u counts %lld collectives", comm->rank,
+                   (long long)(collectives() - before));
+    TRY(pl_comm_barrier(comm, &err));
+    return NULL;
+}
+
+static void test_a_barrier_of_the_node_counts(void **state)
+{
+    ranks_run(2, 0, all_count_it, NULL, 0);
+    ranks_run(3, 2, all_count_it, NULL, 0);
+    ranks_run(2, 1, all_count_it, NULL, 0);
 }
 
 /* A peer that dies is named, also to ranks of other nodes. */
@@ -204,14 +239,48 @@ static void test_hooks_read_values_before_the_update(void **state)
     }
 }
 
+static int open_place(struct plume_context *pl)
+{
+    pl_place_open();
+    return 0;
+}
+
+static int compare_places(struct plume_context *pl)
+{
+    int64_t mine = collectives(), all[8];
+
+    if (plume_all_gather(pl, &mine, sizeof(mine), all) < 0)
+        return -EIO;
+    for (unsigned i = 0; i < pl->world_size; i++)
+        if (all[i] != mine || mine < (int64_t)fit_current->options.max_steps)
+            return plume_fail(pl, -EINVAL, "ranks have begun other numbers of collectives");
+    return 0;
+}
+
+static void test_all_ranks_count_alike(void **state)
+{
+    kind = &kinds[0];
+    for (int hook = 0; hook < 2; hook++) {
+        struct fit_run *run = new_run(false);
+
+        run->module.on_fit_start = open_place;
+        run->module.on_fit_end = compare_places;
+        run->module.on_after_backward = hook ? open_place : NULL;
+        fit_go(run, 3, 2); /* the last one is alone on its node */
+        fit_assert_good(run);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_node_has_common_memory),
+        cmocka_unit_test(test_a_barrier_of_the_node_counts),
         cmocka_unit_test(test_a_lost_peer_is_named),
         cmocka_unit_test(test_the_bits_are_those_of_whole_updates),
         cmocka_unit_test(test_options_go_with_it),
         cmocka_unit_test(test_hooks_read_values_before_the_update),
+        cmocka_unit_test(test_all_ranks_count_alike),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

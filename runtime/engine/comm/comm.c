@@ -249,6 +249,22 @@ int pl_comm_barrier(struct pl_comm *comm, struct pl_error *err)
     return leave(comm, comm->ops->barrier(comm, err));
 }
 
+/* Counts as a collective of the whole communicator: a rank that waits here for one of its node is
+ * not behind. */
+int pl_comm_node_barrier(struct pl_comm *comm, struct pl_error *err)
+{
+    struct pl_comm *node = pl_comm_node(comm);
+    struct pl_error own = {0};
+    int r;
+
+    err = err ? err : &own;
+    enter(comm, "barrier", 0);
+    r = node ? node->ops->barrier(node, err) : 0;
+    if (r < 0 && node != comm) /* tells the ranks of other nodes */
+        comm->ops->abort(comm, err->text);
+    return leave(comm, r);
+}
+
 int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {
     enter(comm, "allgather", offset[comm->size]);

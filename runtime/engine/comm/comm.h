@@ -226,7 +226,8 @@ int pl_comm_alloc_common(struct pl_comm *comm, size_t bytes, void **ret, struct 
  * memory of pl_comm_alloc(); peer: a rank of the node. */
 void *pl_comm_of_peer(struct pl_comm *comm, const void *own, unsigned peer);
 
-/* For a comm with a node. Returns after all ranks of the node have called it. */
+/* Returns after all ranks of the node have called it: at once where there are no others. All ranks
+ * of all nodes call it equally often. */
 int pl_comm_node_barrier(struct pl_comm *comm, struct pl_error *err);
 
 /* Time that the calling thread has spent in the calls above, of communicators of several ranks:

@@ -30,11 +30,3 @@ void *pl_comm_of_peer(struct pl_comm *comm, const void *own, unsigned peer)
 
     return node->ops->of_peer(node, own, peer);
 }
-
-int pl_comm_node_barrier(struct pl_comm *comm, struct pl_error *err)
-{
-    struct pl_error own = {0};
-
-    err = err ? err : &own;
-    return spread(comm, pl_comm_barrier(pl_comm_node(comm), err), err);
-}

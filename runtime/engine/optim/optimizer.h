@@ -125,7 +125,7 @@ void pl_optimizers_finish(struct pl_optimizers *optimizers);
 
 /* Unscales by the scaler (NULL = none), clips, updates all but unused parameters, and lets the
  * scaler adapt. Gradients are unscaled in place. ret may be NULL. Collective if there are shards
- * and the norm or a scaler is needed, and over the node with params->by_node: when it returns, all
+ * and the norm or a scaler is needed, and over the node with params->meets: when it returns, all
  * of the node's ranks have updated. -EIO, -ENOMEM, -ECONNRESET. */
 int pl_optimizers_step(struct pl_optimizers *optimizers,
                        const struct pl_kernels *kernels,

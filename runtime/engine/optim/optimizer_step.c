@@ -169,5 +169,5 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
         pl_scaler_update(scaler, result.skipped);
     if (ret)
         *ret = result;
-    return optimizers->params->by_node ? pl_comm_node_barrier(optimizers->params->by_node, err) : 0;
+    return optimizers->params->meets ? pl_comm_node_barrier(optimizers->params->meets, err) : 0;
 }

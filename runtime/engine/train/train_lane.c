@@ -234,8 +234,8 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
 
     if (r < 0)
         return r;
-    if (t->ctx.params.by_node && reads_values_late(t->module))
-        r = pl_comm_node_barrier(t->ctx.params.by_node, err);
+    if (t->ctx.params.meets && reads_values_late(t->module))
+        r = pl_comm_node_barrier(t->ctx.params.meets, err);
     if (r < 0)
         return r;
     t->ctx.params.values_version++;

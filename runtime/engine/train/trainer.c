@@ -221,14 +221,14 @@ static int tell_memory(const struct pl_trainer *t, int r, struct pl_error *err)
                                "--strategy pipeline the layers");
 }
 
-/* True if all ranks of a node have the same parameters and gradients, on the host, when they
- * update. A module's hook configure_ddp may have a reduction of its own, which is known too late.
+/* True if all ranks have the same parameters and gradients, on the host, when they update. A
+ * module's hook configure_ddp may have a reduction of its own, which is known too late.
  */
 static bool updates_by_node(const struct pl_trainer *t)
 {
     return t->options->run == PL_RUN_TRAIN && t->strategy.reduces && !t->strategy.shard &&
            !t->strategy.average_every && !t->pipe.on && !t->tp.on && !t->options->xla &&
-           t->dev->ops->host && !t->module->configure_ddp && pl_comm_node(t->comm);
+           t->dev->ops->host && !t->module->configure_ddp;
 }
 
 static int build(struct pl_trainer *t, struct pl_error *err)
@@ -247,7 +247,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
                           &t->replicas, err);
     params->shard = t->strategy.shard;
     params->shards = t->pipe.on ? t->pipe.comm : t->group.shards;
-    params->by_node = updates_by_node(t) ? t->comm : NULL;
+    params->meets = updates_by_node(t) ? t->comm : NULL;
+    params->by_node = params->meets && pl_comm_node(t->comm) ? t->comm : NULL;
     if (r == 0)
         r = pl_manual_check(t, err);
     if (r == 0 && t->tp.on)
