@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#define LOOKS 100 /* times that a hook looks for a change that must not come, 1 ms apart */
+#define LIMIT_MS 20000 /* for another rank to go on */
 
 /* Each rank writes its part of the common memory, and its number into all peers' memory. */
 static const char *all_see_all(struct pl_comm *comm, void *shared)
@@ -206,24 +206,41 @@ static void test_options_go_with_it(void **state)
     }
 }
 
-/* Rank 0 is done with the hook at once. Rank 1 still reads parameters, which rank 0 must not have
- * updated. */
+static pid_t pids[2]; /* of the ranks */
+
+static int open_places(struct plume_context *pl)
+{
+    pid_t mine = getpid();
+
+    pl_place_open();
+    return plume_all_gather(pl, &mine, sizeof(mine), pids);
+}
+
+/* Rank 0 is done with the hook at once. Rank 1 waits until rank 0 is in the next barrier: if that
+ * is the one after the update, rank 0 has updated parameters that rank 1 still reads. */
 static int read_twice(struct plume_context *pl)
 {
     double before[640], now[640];
+    struct pl_place place = {0};
+    char word = 0;
 
+    if (plume_read(pl, "w", PLUME_VALUE, 640, before) < 0 ||
+        plume_broadcast(pl, &word, sizeof(word)) < 0)
+        return -EIO;
     if (pl->rank == 0)
         return 0;
-    if (plume_read(pl, "w", PLUME_VALUE, 640, before) < 0)
-        return -EIO;
-    for (int i = 0; i < LOOKS; i++) {
-        if (plume_read(pl, "w", PLUME_VALUE, 640, now) < 0)
-            return -EIO;
-        if (memcmp(before, now, sizeof(now)) != 0)
-            return plume_fail(pl, -EINVAL, "another rank has updated 'w' already");
+    for (int i = 0; i < LIMIT_MS && place.collectives <= collectives(); i++) {
+        if (pl_place_read(pids[0], &place) < 0)
+            return plume_fail(pl, -EINVAL, "rank 0 has no place");
         poll(NULL, 0, 1);
     }
-    return 0;
+    if (place.collectives <= collectives())
+        return plume_fail(pl, -ETIMEDOUT, "rank 0 does not go on");
+    if (plume_read(pl, "w", PLUME_VALUE, 640, now) < 0)
+        return -EIO;
+    return memcmp(before, now, sizeof(now)) == 0
+               ? 0
+               : plume_fail(pl, -EINVAL, "another rank has updated 'w' already");
 }
 
 static void test_hooks_read_values_before_the_update(void **state)
@@ -233,6 +250,7 @@ static void test_hooks_read_values_before_the_update(void **state)
         struct fit_run *run = new_run(false);
 
         run->options.max_steps = 1;
+        run->module.on_fit_start = open_places;
         *(i ? &run->module.on_after_backward : &run->module.on_before_optimizer_step) = read_twice;
         fit_go(run, 2, 0);
         fit_assert_good(run);
