@@ -251,6 +251,15 @@ static bool queued(const struct pl_trial_status *ts, const struct pl_slurm_jobs 
     return ts->slurm && strcmp(ts->slurm->state, "PENDING") == 0 && jobs->time_s > known_s;
 }
 
+/* True if Slurm's record of the end is not that of a start before the last claim: by its count of
+ * restarts, or else by clocks, of which the node's may be wrong. */
+static bool has_ended(const struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
+{
+    return ts->slurm && pl_slurm_state_final(ts->slurm->state) &&
+           ((ts->claimed && ts->slurm->restarts >= ts->restart) ||
+            PL_MAX(jobs->time_s, (double)ts->slurm->ended) > ts->claim_s);
+}
+
 static void
 resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs, double submitted_s)
 {
@@ -272,8 +281,7 @@ resolve_unfinished(struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs,
     ts->state = started ? PL_TRIAL_RUNNING : PL_TRIAL_WAITING;
     if (!jobs || !ts->submitted)
         return;
-    if (ts->slurm && pl_slurm_state_final(ts->slurm->state) &&
-        PL_MAX(jobs->time_s, (double)ts->slurm->ended) > ts->claim_s)
+    if (has_ended(ts, jobs))
         resolve_ended(ts);
     else if (ts->slurm && (queued(ts, jobs) || strcmp(ts->slurm->state, "PENDING") != 0))
         ts->state = queued(ts, jobs) ? PL_TRIAL_WAITING : PL_TRIAL_RUNNING;
@@ -327,9 +335,9 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
 
     ts->slurm = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
     if (ts->slurm && ts->claimed && pl_slurm_job_is_rest(ts->slurm))
-        ts->slurm = NULL; /* the record of tasks that never started */
-    if (has_restarted(ts))
-        pl_trial_status_set_aside(ts, ts->result ? pl_trial_result_end(ts->result) : ts->claim_s);
+        ts->slurm = NULL;  /* the record of tasks that never started */
+    if (has_restarted(ts)) /* the answer is later than all files, whatever their clocks say */
+        pl_trial_status_set_aside(ts, 0);
     state = ts->query ? ts->query->state : NULL;
     if (ts->slurm && !ts->slurm->array && ts->task >= 0)
         pl_trial_status_set_job(ts, ts->slurm->id, -1);

@@ -263,6 +263,35 @@ static void test_resolve_answer_is_older_than_the_claim(void **state)
     assert_resolved(ts, NULL, "running", NULL);
 }
 
+/* The node's clock is an hour ahead: Slurm's own count of restarts tells what is later. */
+static void test_resolve_clock_of_a_node(void **state)
+{
+    static const char *const answers[][2] = {{"PENDING", "waiting"}, {"CANCELLED", "cancelled"}};
+    struct pl_trial_status ts = claimed();
+
+    (void)state;
+    ts.claim_s = NOW + 3600;
+    assert_resolved(ts, "FAILED", "failed", "launch");
+    for (size_t i = 0; i < PL_COUNT(answers); i++)
+        for (int ended = 0; ended < 2; ended++) {
+            _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(answers[i][0]);
+
+            ts = ended ? with_result("preempted", "preempted", false) : claimed();
+            ts.claim_s = NOW + 3600;
+            if (ended)
+                json_object_set_new(ts.result, "time", json_real(NOW + 3600));
+            jobs->jobs[0].restarts = 1;
+            pl_trial_status_resolve(&ts, jobs, NOW - 200);
+            assert_string_equal(pl_trial_state_name(ts.state), answers[i][1]);
+            pl_trial_status_finish(&ts);
+        }
+    /* The record of the start before. */
+    ts = claimed();
+    ts.claim_s = NOW + 3;
+    ts.restart = 1;
+    assert_resolved(ts, "FAILED", "running", NULL);
+}
+
 static void test_resolve_answer_is_older_than_the_submission(void **state)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
@@ -557,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_resolve_by_the_rest_of_an_array),
         cmocka_unit_test(test_resolve_output_file),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
+        cmocka_unit_test(test_resolve_clock_of_a_node),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
         cmocka_unit_test(test_resolve_result),
         cmocka_unit_test(test_resolve_corrects_what_was_inferred),
