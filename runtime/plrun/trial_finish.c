@@ -12,6 +12,7 @@
 #include "runtime/plrun/requeue.h"
 #include "runtime/plrun/trial_private.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -116,14 +117,17 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     enum pl_cause_kind kind;
     unsigned restart = 0;
     json_t *cause = NULL;
+    int r;
 
     pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
-    if (pl_run_state_load(attempt_dir, &doc, err) == 0)
+    r = pl_run_state_load(attempt_dir, &doc, err);
+    if (r == 0)
         cause = json_object_get(doc, "cause");
     if (cause && !(is_of_sigkill(cause) && says_step_cancelled(said, doc)))
         return json_incref(cause);
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
-    if (kind == PL_CAUSE_NONE && code == 0 && !doc)
+    /* srun may give up a launch and end with 0; a hub that has begun has a log. */
+    if (kind == PL_CAUSE_NONE && code == 0 && !doc && !(reached_srun && r == -ENOENT))
         return NULL;
     if (kind != PL_CAUSE_NONE)
         confidence = inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED;
@@ -145,6 +149,22 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     return cause;
 }
 
+/* Seconds by which our clock is ahead of that of the folder's file system, perhaps another host's.
+ */
+static double ahead_of_folder(const char *dir)
+{
+    _cleanup_free_ char *name = pl_path_join(dir, "status.json"); /* the hub's tidying knows it */
+    _cleanup_free_ char *temp = name ? pl_temp_name(name) : NULL;
+    _cleanup_close_ int fd =
+        temp ? open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -EBADF;
+    struct stat st;
+    double ahead_s = fd >= 0 && fstat(fd, &st) == 0 ? pl_wall_s() - (double)st.st_mtime : 0;
+
+    if (fd >= 0)
+        unlink(temp);
+    return ahead_s;
+}
+
 /* As pl_trial_result_of(). Under the plugin srun ends with the last rank, and the job script may
  * come here before the hub, on another process's time, has written the result. A hub that still
  * writes keeps its log young. */
@@ -153,11 +173,12 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
 {
     _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
     json_t *result = pl_trial_result_of(run, trial, attempt);
+    double ahead_s = result ? 0 : ahead_of_folder(attempt_dir);
 
     for (int turn = 0; !result && log && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS; turn++) {
         struct stat st;
 
-        if (lstat(log, &st) < 0 || (double)st.st_mtime + HUB_WRITES_S < pl_wall_s())
+        if (lstat(log, &st) < 0 || (double)st.st_mtime + HUB_WRITES_S < pl_wall_s() - ahead_s)
             break;
         /* a file on another node's side of the file system has no event to wait for */
         nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);

@@ -9,9 +9,23 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <cmocka.h>
+
+static time_t clock_ahead_s; /* of the file system's clock */
+
+/* In place of libc's, in this program. */
+int clock_gettime(clockid_t id, struct timespec *ret)
+{
+    int r = (int)syscall(SYS_clock_gettime, id, ret);
+
+    if (id == CLOCK_REALTIME)
+        ret->tv_sec += clock_ahead_s;
+    return r;
+}
 
 static void test_finish_setup_failed(void **state)
 {
@@ -37,6 +51,14 @@ static void test_finish_launch_failed(void **state)
     claim();
     setenv("PLUME_HUB", "n1:5", 1);
     finish_with(1, 1, "failed", "launch");
+}
+
+/* srun could not start the ranks, and ended with 0. */
+static void test_finish_launch_given_up(void **state)
+{
+    claim();
+    setenv("PLUME_HUB", "n1:5", 1);
+    finish_with(0, 1, "failed", "launch");
 }
 
 static void test_finish_terminated(void **state)
@@ -80,7 +102,8 @@ static bool parent_sleeps(void)
     return state == 'S';
 }
 
-/* srun can end before the hub has written the result; its log is young then. */
+/* srun can end before the hub has written the result; its log is young then, by the clock of the
+ * file system: this node's may be wrong. */
 static void test_finish_waits_for_the_hub(void **state)
 {
     static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
@@ -101,7 +124,9 @@ static void test_finish_waits_for_the_hub(void **state)
             _exit(2);
         _exit(pl_file_append(in_run("trial-0000/result.json"), done, strlen(done), 0666, NULL) < 0);
     }
+    clock_ahead_s = 3600;
     finish_with(0, 0, "done", NULL);
+    clock_ahead_s = 0;
     assert_int_equal(waitpid(hub, &status, 0), hub);
     assert_int_equal(status, 0);
 }
@@ -232,12 +257,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_RUN(test_finish_setup_failed),      IN_RUN(test_finish_uses_the_room_of_a_killed_hub),
-        IN_RUN(test_finish_launch_failed),     IN_RUN(test_finish_terminated),
-        IN_RUN(test_finish_asks_slurm),        IN_RUN(test_finish_good_without_step),
-        IN_RUN(test_finish_waits_for_the_hub), IN_RUN(test_finish_hub_vanished),
-        IN_RUN(test_finish_hub_killed),        IN_RUN(test_finish_all_killed),
-        IN_RUN(test_finish_cause_in_log),      IN_RUN(test_finish_result_there),
-        IN_RUN(test_finish_stopped),
+        IN_RUN(test_finish_launch_given_up),   IN_RUN(test_finish_launch_failed),
+        IN_RUN(test_finish_terminated),        IN_RUN(test_finish_asks_slurm),
+        IN_RUN(test_finish_good_without_step), IN_RUN(test_finish_waits_for_the_hub),
+        IN_RUN(test_finish_hub_vanished),      IN_RUN(test_finish_hub_killed),
+        IN_RUN(test_finish_all_killed),        IN_RUN(test_finish_cause_in_log),
+        IN_RUN(test_finish_result_there),      IN_RUN(test_finish_stopped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
