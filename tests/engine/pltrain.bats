@@ -96,6 +96,16 @@ bits() {
     grep -q '^lr ' <<<"$output"
 }
 
+@test "epochs that end before --max-steps are warned about, unless they are given" {
+    run -0 --separate-stderr pltrain --max-steps 30 --limit-train-batches 2 mlp
+    [[ $stderr == "pltrain: warning: the run ended after 24 of the 30 steps of --max-steps: epochs is 12, by default; give --epochs" ]] || { echo "$stderr"; false; }
+    for more in "--max-steps 24" "--max-steps 30 --epochs 12" "--max-steps 30 --early-stop val_loss --min-delta 99" "--max-steps 30 --fast-dev-run"; do
+        # shellcheck disable=SC2086 # two words and more
+        run -0 --separate-stderr pltrain --limit-train-batches 2 $more mlp
+        [ -z "$stderr" ] || { echo "$more: $stderr"; false; }
+    done
+}
+
 @test "options have the names of PyTorch Lightning's examples, too" {
     log() { PLUME_LOG=debug pltrain "$@" --epochs 0 mlp 2>&1 | sed -n 's/.*rank \([0-9 of]*\), strategy \([^,]*\), precision \([^,]*\),.*/\1 \2 \3/p' | sort; }
     [ "$(log --num-processes 2 --batch-size 512)" = $'0 of 2 ddp 32\n1 of 2 ddp 32' ]

@@ -450,6 +450,22 @@ static int test(struct pl_trainer *t, struct pl_error *err)
     return pl_hooks_call(&t->hooks, t->module->on_test_end, "on_test_end", err);
 }
 
+/* Lightning's max_steps without max_epochs has no limit of epochs: who knows that expects all
+ * steps. */
+static void warn_of_few_steps(const struct pl_trainer *t)
+{
+    const struct pl_hparam *epochs = pl_hparams_find(t->hparams, "epochs");
+
+    if (t->comm->rank == 0 && t->options->max_steps < UINT64_MAX && !epochs->given &&
+        t->state.step < t->options->max_steps && (double)t->state.epoch >= epochs->value &&
+        !t->stopping && !t->options->fast_dev_run)
+        pl_log_warn("train",
+                    "the run ended after %llu of the %llu steps of --max-steps: epochs is %g, by "
+                    "default; give --epochs",
+                    (unsigned long long)t->state.step, (unsigned long long)t->options->max_steps,
+                    epochs->value);
+}
+
 static int fit(struct pl_trainer *t, struct pl_error *err)
 {
     double epochs = t->options->fast_dev_run ? 1 : pl_hparams_value(t->hparams, "epochs");
@@ -469,6 +485,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     while (r == 0 && (double)t->state.epoch < epochs &&
            (t->state.step < t->options->max_steps || t->state.open) && !t->stopping)
         r = train_epoch(t, err);
+    if (r == 0)
+        warn_of_few_steps(t);
     if (r == 0 && epochs <= 0)
         r = pl_checkpointer_save_initial(&t->checkpointer, err);
     if (r == 0)

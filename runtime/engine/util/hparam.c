@@ -52,6 +52,14 @@ static int set_value(struct pl_hparam *h, const char *text, struct pl_error *err
     return 0;
 }
 
+static int give_value(struct pl_hparam *h, const char *text, struct pl_error *err)
+{
+    int r = set_value(h, text, err);
+
+    h->given |= r == 0;
+    return r;
+}
+
 static int add(struct pl_hparams *h, const struct plume_hparam *entry, struct pl_error *err)
 {
     struct pl_hparam *to = find(h, entry->name, strlen(entry->name));
@@ -112,14 +120,14 @@ int pl_hparams_set(struct pl_hparams *hparams, const char *assignment, struct pl
         return pl_error_set(err, -EINVAL, "hyper-parameter '%s' has no value: NAME=VALUE",
                             assignment);
     if (h)
-        return set_value(h, assignment + len + 1, err);
+        return give_value(h, assignment + len + 1, err);
     near.word = name = strndup(assignment, PL_MIN(len, (size_t)100));
     if (!name)
         return pl_error_nomem(err);
     for (size_t i = 0; i < hparams->n; i++)
         pl_near_offer(&near, hparams->list[i].name);
     if (near.best && near.distance == 0) /* '-' for '_' */
-        return set_value(find(hparams, near.best, strlen(near.best)), assignment + len + 1, err);
+        return give_value(find(hparams, near.best, strlen(near.best)), assignment + len + 1, err);
     if (near.best)
         return pl_error_set(err, -ENOENT, "unknown hyper-parameter '%s': did you mean %s?", name,
                             near.best);

@@ -12,6 +12,7 @@ struct pl_hparam {
     const char *name, *help; /* borrowed */
     double value, min, max;
     bool integer;
+    bool given; /* by pl_hparams_set() */
 };
 
 struct pl_hparams {
