@@ -91,6 +91,7 @@ enum plume_op {
     PLUME_OP_ROTARY,
     PLUME_OP_RANDOM,
     PLUME_OP_LSTM,
+    PLUME_OP_DETACH,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

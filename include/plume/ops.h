@@ -123,6 +123,13 @@ plume_scale(struct plume_context *pl, plume_tensor *x, double scale, double shif
     return plume_op_call(pl, PLUME_OP_AFFINE, &x, 1, &args);
 }
 
+/* x as a constant: no gradient flows through it (PyTorch's detach()). Through x + detach(q - x) the
+ * value is q's and the gradient goes to x (straight-through, arXiv 1308.3432). */
+static inline plume_tensor *plume_detach(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_op_call(pl, PLUME_OP_DETACH, &x, 1, NULL);
+}
+
 /* In training each element is 0 with probability p, else x / (1 - p); otherwise x itself. The
  * random numbers depend on the seed, the step and the rank, so a resumed run gets the same ones. */
 static inline plume_tensor *plume_dropout(struct plume_context *pl, plume_tensor *x, double p)

@@ -53,6 +53,7 @@ unary("leaky_relu", F.leaky_relu, lambda g: [0.1], check=lambda t, a: away(t))
 unary("sin", torch.sin, check=few)
 unary("cos", torch.cos, check=few)
 unary("scale", lambda t, a, b: a * t + b, lambda g: [g.rnd.choice([-1.5, 0.5, 1]), g.rnd.choice([0, 0.25])])
+unary("detach", lambda t: t.detach())
 
 
 def two(name, f, check=None):

@@ -104,6 +104,7 @@ static plume_tensor *of_elements(struct run *run, const struct call *c)
     OP("sin", plume_sin(PL, IN(0)));
     OP("cos", plume_cos(PL, IN(0)));
     OP("scale", plume_scale(PL, IN(0), NUM(0), NUM(1)));
+    OP("detach", plume_detach(PL, IN(0)));
     OP("add", plume_add(PL, IN(0), IN(1)));
     OP("sub", plume_sub(PL, IN(0), IN(1)));
     OP("mul", plume_mul(PL, IN(0), IN(1)));

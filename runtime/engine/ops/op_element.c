@@ -262,6 +262,27 @@ int pl_build_affine(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
+/* A copy: as a view it would share the gradient of what it is a view of. */
+static const struct pl_op op_detach = {
+    .name = "detach",
+    .no_grad = true,
+    .forward = affine_forward,
+    .split = PL_SPLIT_EACH,
+};
+
+int pl_build_detach(struct pl_tape *tape,
+                    const struct pl_op_request *req,
+                    plume_tensor **ret,
+                    struct pl_error *err)
+{
+    struct pl_apply what = pl_op_like(&op_detach, req, req->in[0]);
+
+    if (!pl_op_all_real(req))
+        return pl_op_refuse(req, "needs real numbers", err);
+    what.attr.f[0] = 1;
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
 /* dropout: forward and backward use the same random numbers, from seed, step and the number of the
  * dropout in the step. A rank's part of a tensor is runs of i[1] elements, i[2] apart in the whole,
  * from element i[3] on; i[1] = 0: the tensor is whole. */

@@ -19,9 +19,9 @@ typedef int pl_op_build(struct pl_tape *tape,
                         struct pl_error *err);
 
 pl_op_build pl_build_linear, pl_build_matmul, pl_build_unary, pl_build_binary, pl_build_affine,
-    pl_build_dropout, pl_build_reduce, pl_build_cross_entropy, pl_build_correct, pl_build_mse,
-    pl_build_layernorm, pl_build_softmax, pl_build_normalize, pl_build_embedding, pl_build_reshape,
-    pl_build_slice, pl_build_permute, pl_build_cat;
+    pl_build_detach, pl_build_dropout, pl_build_reduce, pl_build_cross_entropy, pl_build_correct,
+    pl_build_mse, pl_build_layernorm, pl_build_softmax, pl_build_normalize, pl_build_embedding,
+    pl_build_reshape, pl_build_slice, pl_build_permute, pl_build_cat;
 pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention,
     pl_build_arange;
 pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */

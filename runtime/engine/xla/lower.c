@@ -24,6 +24,7 @@ static const struct {
     {"add", pl_lower_binary_forward, pl_lower_binary_backward},
     {"mul", pl_lower_binary_forward, pl_lower_binary_backward},
     {"scale", pl_lower_affine_forward, pl_lower_affine_backward},
+    {"detach", pl_lower_affine_forward, NULL},
     {"dropout", pl_lower_dropout_forward, pl_lower_dropout_backward},
     {"sum", pl_lower_reduce_forward, pl_lower_reduce_backward},
     {"cross_entropy", pl_lower_cross_entropy_forward, pl_lower_cross_entropy_backward},

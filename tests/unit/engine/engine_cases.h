@@ -144,7 +144,10 @@ static plume_tensor *f_choose(struct net *net)
 
 static plume_tensor *f_affine(struct net *net)
 {
-    return weigh(net, OP(PLUME_OP_AFFINE, ARGS({0}, {-1.5, 0.25}), &net->t[0]));
+    plume_tensor *two = op(net, PLUME_OP_FULL, 0, NULL, (struct plume_op_args)ARGS({1, 1}, {2}));
+    plume_tensor *x = OP(PLUME_OP_AFFINE, ARGS({0}, {-1.5, 0.25}), &net->t[0]);
+
+    return weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), x, OP(PLUME_OP_DETACH, NONE, two)));
 }
 
 static plume_tensor *f_reduce(struct net *net)

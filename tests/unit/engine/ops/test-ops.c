@@ -6,7 +6,8 @@
 /* Modules that were compiled against earlier headers pass these numbers, and this struct. */
 _Static_assert(PLUME_OP_LINEAR == 1 && PLUME_OP_CAT == 9 && PLUME_OP_LAYERNORM == 15 &&
                    PLUME_OP_EMBEDDING == 18 && PLUME_OP_ATTENTION == 22 && PLUME_OP_FULL == 26 &&
-                   PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35 && PLUME_OP_LSTM == 36,
+                   PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35 && PLUME_OP_LSTM == 36 &&
+                   PLUME_OP_DETACH == 37,
                "ops keep their numbers");
 _Static_assert(sizeof(struct plume_op_args) == 80 && offsetof(struct plume_op_args, f) == 64,
                "the numbers of an op keep their places");
