@@ -157,7 +157,8 @@ plume_mean(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
     return plume_op_call(pl, PLUME_OP_REDUCE, &x, 1, &args);
 }
 
-/* Mean of (a - b)^2 over all elements; one element. */
+/* Mean of (a - b)^2 over all elements; one element. a and b have equally many, in the same order:
+ * [rows] fits [rows, 1], and [rows, 64] fits [rows, 8, 8]. Nothing is broadcast. */
 static inline plume_tensor *plume_mse(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
 {
     plume_tensor *in[] = {a, b};

@@ -10,6 +10,9 @@ static int check_labels(const struct pl_op_request *req, struct pl_error *err)
         labels->dtype != PLUME_I32 || labels->count != pl_op_rows(logits))
         return pl_op_refuse(
             req, "shapes do not fit (wanted: logits [rows, classes], labels i32[rows])", err);
+    if (!pl_op_pairs(logits, logits->rank - 1, labels))
+        return pl_op_refuse(
+            req, "the labels have other dimensions than the logits' rows: is one transposed?", err);
     return 0;
 }
 
@@ -336,5 +339,7 @@ int pl_build_mse(struct pl_tape *tape,
 
     if (!pl_op_all_real(req) || req->in[0]->count == 0 || req->in[0]->count != req->in[1]->count)
         return pl_op_refuse(req, "needs two real tensors with the same number of elements", err);
+    if (!pl_op_pairs(req->in[0], req->in[0]->rank, req->in[1]))
+        return pl_op_refuse(req, "the two have other dimensions: is one transposed?", err);
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -80,6 +80,11 @@ int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_er
 /* True if all inputs are real. */
 bool pl_op_all_real(const struct pl_op_request *req);
 
+/* For two tensors with equally many elements, of a the first rank_a dimensions: false if they have
+ * as many dimensions (but those of 1), and other sizes. One is likely the other one's transpose,
+ * and elements of one place do not belong together. */
+bool pl_op_pairs(const plume_tensor *a, size_t rank_a, const plume_tensor *b);
+
 /* op_broadcast.c: repeats two tensors as numpy broadcasts them, until the second's shape is the end
  * of the first's (a kernel repeats it from there). ret[] has the two, and gets the results.
  * -EINVAL. */

@@ -22,6 +22,29 @@ bool pl_op_all_real(const struct pl_op_request *req)
     return true;
 }
 
+/* The sizes of the first `rank` dimensions but those of 1; returns their number. */
+static size_t sizes_of(const plume_tensor *t, size_t rank, size_t ret[PLUME_RANK_MAX])
+{
+    size_t n = 0;
+
+    for (size_t d = 0; d < rank; d++)
+        if (t->shape[d] != 1)
+            ret[n++] = t->shape[d];
+    return n;
+}
+
+bool pl_op_pairs(const plume_tensor *a, size_t rank_a, const plume_tensor *b)
+{
+    size_t sa[PLUME_RANK_MAX], sb[PLUME_RANK_MAX], n = sizes_of(a, rank_a, sa);
+
+    if (n != sizes_of(b, b->rank, sb))
+        return true;
+    for (size_t d = 0; d < n; d++)
+        if (sa[d] != sb[d])
+            return false;
+    return true;
+}
+
 enum plume_dtype pl_op_real_of(const struct pl_tape *tape)
 {
     if (tape->amp_dtype && tape->amp_o3)

@@ -200,7 +200,8 @@ static plume_tensor *f_softmax(struct net *net)
 
 static plume_tensor *f_losses(struct net *net)
 {
-    plume_tensor *a = OP(PLUME_OP_MSE, NONE, &net->t[2], &net->t[3]);
+    plume_tensor *d = OP(PLUME_OP_RESHAPE, ARGS({2, 2, 12}, {0}), &net->t[3]);
+    plume_tensor *a = OP(PLUME_OP_MSE, NONE, &net->t[2], d);
 
     return OP(PLUME_OP_BINARY, NONE, a, OP(PLUME_OP_CROSS_ENTROPY, NONE, &net->t[0], &net->t[4]));
 }

@@ -246,6 +246,37 @@ static void test_random_by_seed_step_and_type(void **state)
     }
 }
 
+/* Labels of a row may lie in one dimension, or in those of the rows; not in these the other way
+ * round. */
+static void test_labels_belong_to_their_rows(void **state)
+{
+    static const struct {
+        size_t shape[3];
+        bool fits;
+    } given[] = {{{1, 6}, true}, {{2, 2, 3}, true}, {{3, 2, 3}, true}, {{2, 3, 2}, false}};
+    static const enum plume_op ops[] = {PLUME_OP_CROSS_ENTROPY, PLUME_OP_CORRECT};
+    struct net n, *net = &n;
+
+    (void)state;
+    make(&n, PL_REAL_F64);
+    pl_tape_begin(&n.tape);
+    for (size_t i = 0; i < 2 * PL_COUNT(given); i++) {
+        const size_t *s = given[i / 2].shape;
+        plume_tensor *all = op(net, PLUME_OP_ARANGE, 0, NULL, (struct plume_op_args)ARGS({6}, {0}));
+        plume_tensor *labels =
+            OP(PLUME_OP_RESHAPE, ARGS({(int64_t)s[0], (int64_t)s[1], (int64_t)s[2], 1}, {0}), all);
+        plume_tensor *in[] = {&n.t[2], labels}, *t = NULL; /* logits [2, 3, 4] */
+        struct pl_error err = {0};
+        int r = pl_op_call(&n.tape, ops[i % 2], in, 2, NULL, &t, &err);
+
+        assert_int_equal(r, given[i / 2].fits ? 0 : -EINVAL);
+        if (r < 0 && !strstr(pl_error_text(&err), "is one transposed?: f64[2, 3, 4], i32[3, 2]"))
+            fail_msg("%s", pl_error_text(&err));
+    }
+    pl_tape_end(&n.tape);
+    finish(&n);
+}
+
 static void test_shapes_that_ops_refuse(void **state)
 {
     struct {
@@ -266,6 +297,11 @@ static void test_shapes_that_ops_refuse(void **state)
          {4, 1},
          {{0}, {0}},
          "cat: shapes differ in another dimension, or types differ: i32[4], f64[6]"},
+        {PLUME_OP_MSE,
+         2,
+         {2, 3},
+         {{0}, {0}},
+         "mse: the two have other dimensions: is one transposed?: f64[2, 3, 4], f64[2, 4, 3]"},
         {PLUME_OP_ARANGE, 0, {0}, {{0}, {0}}, "arange: 0 is not a valid number of labels"},
         {PLUME_OP_MATMUL,
          2,
@@ -501,6 +537,7 @@ int main(void)
         cmocka_unit_test(test_dropout_by_seed_and_step),
         cmocka_unit_test(test_random_by_seed_step_and_type),
         cmocka_unit_test(test_convolutions_that_are_refused),
+        cmocka_unit_test(test_labels_belong_to_their_rows),
         cmocka_unit_test(test_shapes_that_ops_refuse),
         cmocka_unit_test(test_labels_out_of_range_are_named),
         cmocka_unit_test(test_plan_reuses_memory),
