@@ -22,7 +22,8 @@ static size_t grain_of(const struct pl_layernorm_args *a)
 static const float *add_row(const struct pl_layernorm_args *args, size_t r)
 {
     const float *restrict a = (const float *)args->a + r * args->n;
-    const float *restrict b = (const float *)args->b + r * args->n;
+    const float *restrict b =
+        (const float *)args->b + (args->b_rows ? r % args->b_rows : r) * args->n;
     float *restrict sum = (float *)args->sum + r * args->n;
 
     for (size_t i = 0; i < args->n; i++)

@@ -13,7 +13,7 @@ namespace
 
 /* X: type of x, dx, a and sum; Y: of y, dy, b and dx_too; G: of gamma and beta. */
 template <class X, class Y, class G> struct forward {
-    size_t rows, n;
+    size_t rows, n, b_rows;
     bool rms;
     real<X> eps;
     const X *x, *a;
@@ -30,18 +30,19 @@ __global__ void __launch_bounds__(layout<real<X>, TEAM, V, H>::block)
 {
     typedef real<X> R;
     typedef layout<R, TEAM, V, H> L;
-    size_t r = (size_t)blockIdx.x * L::teams + L::team();
+    size_t r = (size_t)blockIdx.x * L::teams + L::team(), of_b;
     const X *x = f.sum ? f.sum : f.x;
     R held[L::held], mean = 0, square = 0, rstd;
 
     if (r >= f.rows) /* whole warps, never a part of a block that is one team */
         return;
     x += r * f.n;
+    of_b = (f.b_rows ? r % f.b_rows : r) * f.n;
     L::each(f.n, [&](size_t i, unsigned k) {
         group<R, V> g;
 
         if (f.sum) {
-            group<R, V> b = take<V>(f.b, r * f.n + i);
+            group<R, V> b = take<V>(f.b, of_b + i);
 
             g = take<V>(f.a, r * f.n + i);
             PL_UNROLL
@@ -95,6 +96,7 @@ struct do_forward {
     {
         forward<X, Y, G> f = {a->rows,
                               a->n,
+                              a->b_rows,
                               a->rms,
                               (real<X>)a->eps,
                               (const X *)a->x,

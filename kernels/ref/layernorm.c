@@ -28,8 +28,11 @@ void PL_REF(layernorm_forward)(const struct pl_layernorm_args *a)
     const void *x = a->sum ? a->sum : a->x;
     real *mean = a->mean, *rstd = a->rstd;
 
-    for (size_t i = 0; a->sum && i < a->rows * a->n; i++)
-        set(a, a->x_half, a->sum, i, get(a, a->x_half, a->a, i) + get(a, a->y_half, a->b, i));
+    for (size_t i = 0; a->sum && i < a->rows * a->n; i++) {
+        size_t k = a->b_rows ? i % (a->b_rows * a->n) : i;
+
+        set(a, a->x_half, a->sum, i, get(a, a->x_half, a->a, i) + get(a, a->y_half, a->b, k));
+    }
     for (size_t r = 0; r < a->rows; r++) {
         size_t at = r * a->n;
         double m = 0, v = 0, s;

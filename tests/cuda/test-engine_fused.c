@@ -105,9 +105,11 @@ static plume_tensor *trace(struct stream *s)
             maybe_keep(s, APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, x), 1);
         y = maybe_keep(s, norm(s, x), 6);
         h = maybe_keep(s, branch(s, y), 6);
-        x = below(s, 3)   ? APPLY(PLUME_OP_BINARY, 0, 0, x, h)
-            : below(s, 3) ? APPLY(PLUME_OP_BINARY, 0, 0, h, x)
-                          : APPLY(PLUME_OP_BINARY, 1, 0, x, h);
+        if (below(s, 4) == 0) /* a row that is repeated, as positions are for each sample */
+            h = APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, &s->net.t[2]);
+        x = h->rank == 1 || below(s, 3) ? APPLY(PLUME_OP_BINARY, 0, 0, x, h)
+            : below(s, 3)               ? APPLY(PLUME_OP_BINARY, 0, 0, h, x)
+                                        : APPLY(PLUME_OP_BINARY, 1, 0, x, h);
         maybe_keep(s, x, 6);
     }
     s->x = x;

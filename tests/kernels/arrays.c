@@ -186,11 +186,11 @@ ARRAYS_DECLARE(reduce)
 
 ARRAYS_DECLARE(layernorm)
 {
-    size_t x = a->rows * a->n;
+    size_t x = a->rows * a->n, b = a->b_rows ? a->b_rows * a->n : x;
     bool xh = a->x_half, yh = a->y_half;
 
     HALVED(xh, ARRAY_IN, x, x, NULL), HALVED(yh, ARRAY_IN, dy, x, NULL);
-    HALVED(xh, ARRAY_IN, a, x, NULL), HALVED(yh, ARRAY_IN, b, x, NULL);
+    HALVED(xh, ARRAY_IN, a, x, NULL), HALVED(yh, ARRAY_IN, b, b, NULL);
     IN(gamma, a->n), IN(beta, a->n);
     HALVED(yh, ARRAY_OUT, y, x, "forward"), HALVED(xh, ARRAY_OUT, sum, x, "forward");
     HALVED(xh, ARRAY_OUT, dx, x, a->dx_add ? NULL : "backward");

@@ -72,7 +72,8 @@ static void one(const struct pl_kernels *ref,
                (int)s->half, (int)fill);
     if (s->sum) {
         a.a = a.x;
-        a.b = array(s, s->y_half, count, fill);
+        a.b_rows = rows && check_random(2) ? 1 + check_random(rows) : 0;
+        a.b = array(s, s->y_half, a.b_rows ? a.b_rows * n : count, fill);
     }
     dx[0] = array(s, s->x_half, count, FILL_RANDOM);
     dg[0] = check_floats(n, FILL_RANDOM);
@@ -115,6 +116,11 @@ static void one(const struct pl_kernels *ref,
             check_close("dx_too", i, at(s, s->y_half, too[1], i), want, 0);
         if (s->sum)
             check_close("sum", i, at(s, s->x_half, sum[1], i), at(s, s->x_half, sum[0], i), 0);
+        if (s->sum && fill == FILL_RANDOM)
+            check_close("ref's sum", i, at(s, s->x_half, sum[0], i),
+                        at(s, s->x_half, a.a, i) +
+                            at(s, s->y_half, a.b, a.b_rows ? i % (a.b_rows * n) : i),
+                        0);
     }
     for (size_t i = 0; i < rows; i++) {
         check_close("mean", i, mean[1][i], mean[0][i], 1e-6);

@@ -152,7 +152,7 @@ static uint64_t sum_same_grad(const struct pl_node *node)
 
 static bool is_sum(const struct pl_node *node)
 {
-    return node->attr.i[0] == PL_BINARY_ADD && node->in[1]->count == node->out->count;
+    return node->attr.i[0] == PL_BINARY_ADD;
 }
 
 static const struct pl_op op_sum_of_two = {

@@ -28,6 +28,7 @@ static struct pl_layernorm_args layernorm_args(const struct pl_call *c)
         .dx_sums_add = c->sums_add,
         .rows = rows,
         .n = pl_op_last(c->node->in[0]),
+        .b_rows = f->b && f->b->count < f->x->count ? f->b->count / pl_op_last(f->x) : 0,
         .eps = c->attr->f[0],
         .rms = c->attr->i[0],
         .dx_add = c->add[0],

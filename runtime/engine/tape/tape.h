@@ -31,11 +31,12 @@ struct pl_attr {
  * kernels compute. */
 struct pl_fusion {
     plume_tensor *x, *y; /* its input and output: in[0] and out, but for casts that it does */
-    plume_tensor *a, *b; /* x = a + b is made on the way; NULL: x is there already */
-    plume_tensor *too;   /* backward the gradient of this also becomes that of x; NULL: none */
-    bool x_add;          /* if x is not in[0]: add to its gradient */
-    plume_tensor *r;     /* y = relu(output + r) is made on the way; NULL: it is the output */
-    bool r_add;          /* add to r's gradient */
+    /* x = a + b is made on the way; NULL: x is there already. b has all rows, or is repeated. */
+    plume_tensor *a, *b;
+    plume_tensor *too; /* backward the gradient of this also becomes that of x; NULL: none */
+    bool x_add;        /* if x is not in[0]: add to its gradient */
+    plume_tensor *r;   /* y = relu(output + r) is made on the way; NULL: it is the output */
+    bool r_add;        /* add to r's gradient */
     /* Of layers, by number + 1: the node that makes in[0], whose activation's slope this one's
      * backward multiplies by. sloped: another node does so for this one. */
     size_t slope_of;
@@ -182,7 +183,8 @@ struct pl_op {
     double (*bytes)(const struct pl_node *node, bool backward);
     /* Of a product: bytes of passes beside it, such as an activation's slope; NULL: none. */
     double (*side_bytes)(const struct pl_node *node, bool backward);
-    /* True for out = in[0] + in[1] without repetition; NULL: never. */
+    /* True for out = in[0] + in[1], of which in[1] is repeated if it has fewer elements; NULL:
+     * never. */
     bool (*is_sum)(const struct pl_node *node);
     bool fuses; /* a norm: does as the node's `fusion` says */
     bool sums;  /* which may also be the sum that makes its input */

@@ -113,7 +113,8 @@ static void take_cast_before(struct pl_tape *tape, struct pl_node *norm)
 }
 
 /* The sum that makes the norm's input, if the norm is the first to read it; with the cast of one of
- * its operands. That operand's gradient is the sum's, which is complete after the norm's backward.
+ * its operands, or with one that repeats whole rows, as positions do for each sample. That
+ * operand's gradient is the sum's, which is complete after the norm's backward.
  */
 static void take_sum(struct pl_tape *tape, struct pl_node *norm)
 {
@@ -131,6 +132,10 @@ static void take_sum(struct pl_tape *tape, struct pl_node *norm)
     for (size_t k = 0; k < 2; k++)
         if (pl_tensor_root(sum->in[k])->tape != tape)
             return;
+    if (sum->in[1]->count < f->x->count &&
+        (f->y->dtype != f->x->dtype ||
+         sum->in[1]->count % norm->in[0]->shape[norm->in[0]->rank - 1]))
+        return;
     if (f->y->dtype != f->x->dtype) { /* the kernel reads b in y's type */
         for (size_t k = 0; k < 2 && !cast; k++) {
             cast = cast_before(tape, sum->in[1 - k], f->y->dtype, f->x->node);
@@ -158,7 +163,8 @@ static void take_join(struct pl_tape *tape, struct pl_node *norm)
     struct pl_node *sum = n < tape->n ? &tape->nodes[n] : NULL, *relu;
     plume_tensor *r;
 
-    if (!sum || !sum->op->is_sum || !sum->op->is_sum(sum) || !is_only_for(tape, f->y, n) ||
+    if (!sum || !sum->op->is_sum || !sum->op->is_sum(sum) ||
+        sum->in[0]->count != sum->in[1]->count || !is_only_for(tape, f->y, n) ||
         pl_node_has_f32_copy(norm, norm->out) || pl_node_has_f32_copy(sum, sum->out))
         return;
     k = sum->in[0] == f->y;

@@ -254,7 +254,7 @@ static void test_gpt2_moves_so_many_bytes(void **state)
     pl_tape_finish(&m.tape);
     make(&m, SHARES | FUSES | O2);
     t = show(&m, "GPT-2, O2");
-    near(gb(t.outside), 21.05);
+    near(gb(t.outside), 21.00);
     pl_tape_finish(&m.tape);
     make(&m, SHARES);
     t = show(&m, "GPT-2, each op by itself");
@@ -332,7 +332,8 @@ static void test_an_embedding_reads_its_table_once(void **state)
     pl_tape_finish(&m->tape);
 }
 
-/* Each norm does the casts around it; all but the first one the sum before it, too. */
+/* Each norm does the casts around it; all but the first one the sum before it, too. So does the
+ * first one, whose sum repeats the positions, if the residual stream has 16 bits. */
 static void test_norms_do_what_is_around_them(void **state)
 {
     static struct model m;
@@ -351,7 +352,7 @@ static void test_norms_do_what_is_around_them(void **state)
                         strcmp(m.tape.nodes[node->at[0]].op->name, "layernorm") == 0);
         }
         assert_int_equal(norms, 2 * LAYERS + 1);
-        assert_int_equal(sums, 2 * LAYERS);
+        assert_int_equal(sums, 2 * LAYERS + o2);
         assert_int_equal(others, o2 ? 2 * norms : norms + sums);
         pl_tape_finish(&m.tape);
     }
