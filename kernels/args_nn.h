@@ -137,10 +137,11 @@ struct pl_reduce_args {
  * subtracted, and counts as 0 (Zhang and Sennrich, arXiv 1910.07467).
  *
  * A sum before the norm, in the same pass: forward, if `sum` is not NULL, x is not read; x is
- * a + b, which is written to sum; with b_rows b has so many rows, which repeat. Backward, dx_too gets a copy of dx if it is not NULL.
- * y_half: y, dy, b and dx_too are of the 16-bit type `half` in the table of f32; x_half: so are x,
- * dx, a and sum (only with y_half). Other tables ignore both. All is rounded as by a kernel of its
- * own: x before its mean is taken, dx before it goes to dx_too. dx_sums [n], if it is not NULL,
+ * a + b, which is written to sum; with b_rows b has so many rows, which repeat. Backward, dx_too
+ * gets a copy of dx if it is not NULL. y_half: y, dy, b and dx_too are of the 16-bit type `half` in
+ * the table of f32; x_half: so are x, dx, a and sum (only with y_half). Other tables ignore both.
+ * All is rounded as by a kernel of its own: x before its mean is taken, dx before it goes to
+ * dx_too. dx_sums [n], if it is not NULL,
  * (+)= the column sums of dx_too, or of dx without it, as they were rounded: the gradient of the
  * bias of a layer that made b. It is of the table's type, and goes with dx only. */
 struct pl_layernorm_args {
