@@ -206,6 +206,21 @@ static void test_options_go_with_it(void **state)
     }
 }
 
+/* Their gradients differ until the parameters are averaged. */
+static void test_ranks_that_train_alone_update_alone(void **state)
+{
+    struct fit_run *run[2];
+
+    kind = &kinds[2];
+    for (unsigned apart = 0; apart < 2; apart++) {
+        run[apart] = new_run(false);
+        run[apart]->options.average_every = 3;
+        fit_go(run[apart], 2, apart); /* on a node, and on two nodes, which share no memory */
+        fit_assert_good(run[apart]);
+    }
+    assert_string_equal(run[0]->hash, run[1]->hash);
+}
+
 static pid_t pids[2]; /* of the ranks */
 
 static int open_places(struct plume_context *pl)
@@ -297,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_peer_is_named),
         cmocka_unit_test(test_the_bits_are_those_of_whole_updates),
         cmocka_unit_test(test_options_go_with_it),
+        cmocka_unit_test(test_ranks_that_train_alone_update_alone),
         cmocka_unit_test(test_hooks_read_values_before_the_update),
         cmocka_unit_test(test_all_ranks_count_alike),
     };
