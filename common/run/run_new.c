@@ -233,10 +233,11 @@ static int fill(int dir_fd, const char *dir, const struct pl_run_desc *desc, str
 /* Gives the complete folder its name. rename(2) replaces an empty folder only. */
 static int give_name(const char *temp, const char *dir, struct pl_error *err)
 {
-    if (rename(temp, dir) == 0)
+    int r = pl_file_place(AT_FDCWD, temp, dir);
+
+    if (r == 0)
         return 0;
-    return pl_error_errno(err, errno == ENOTEMPTY ? EEXIST : errno, "cannot create run folder '%s'",
-                          dir);
+    return pl_error_errno(err, r == -ENOTEMPTY ? -EEXIST : r, "cannot create run folder '%s'", dir);
 }
 
 int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_error *err)

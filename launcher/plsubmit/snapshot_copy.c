@@ -129,6 +129,8 @@ static int copy_regular(int from_dir, int to_dir, const char *name, void *buffer
     r = copy_bytes(from, to, buffer);
     if (r == 0 && futimens(to, (struct timespec[2]){st.st_atim, st.st_mtim}) < 0)
         r = -errno;
+    if (close(PL_TAKE_FD(to)) < 0 && r == 0) /* a network file system writes it now */
+        r = -errno;
     return r;
 }
 

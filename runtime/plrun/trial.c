@@ -114,11 +114,13 @@ static int take_attempt(int trial_fd, const char *name, const struct claim *c, s
     if (r < 0)
         return r;
     r = write_claim(fd, c, err);
-    /* fails on a folder that has something in it */
-    if (r == 0 && renameat(trial_fd, temp, trial_fd, name) < 0)
-        r = errno == ENOTEMPTY || errno == EEXIST
-                ? -EEXIST
-                : pl_error_errno(err, errno, "cannot make the trial's folder '%s'", name);
+    if (r == 0) {
+        r = pl_file_place(trial_fd, temp, name); /* fails on a folder that has something in it */
+        if (r == -ENOTEMPTY)
+            r = -EEXIST;
+        else if (r < 0 && r != -EEXIST)
+            pl_error_errno(err, r, "cannot make the trial's folder '%s'", name);
+    }
     if (r < 0) {
         unlinkat(fd, "claim", 0);
         unlinkat(trial_fd, temp, AT_REMOVEDIR);

@@ -263,6 +263,23 @@ def git_only():
     return folder
 
 
+def test_disk_is_full():
+    """A network file system reports it when a file is closed: no job begins with half of its files."""
+    library = os.environ.get("FAKE_STALE")
+    if not library:  # a sanitizer's runtime must be loaded first
+        print("# skipped: nothing can be preloaded")
+        return
+    repo = repository("full")
+    write(repo, "train.sh", text="#!/bin/sh\n", mode=0o755)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "1")
+    folders = set(os.listdir(os.path.join(TOP.name, "runs")))
+    _, err = submit(repo, "--snapshot", "./train.sh", code=2, LD_PRELOAD=library, FAKE_STALE="/",
+                    FAKE_STALE_LATE="1", FAKE_STALE_DIR="/snapshot/")
+    assert err == "plsubmit: cannot copy 'train.sh' to the snapshot: Stale file handle\n", err
+    assert set(os.listdir(os.path.join(TOP.name, "runs"))) == folders
+
+
 def test_runs_there():
     """What is changed after the submission does not reach the trial; a folder and its set-up are the snapshot's."""
     repo = repository("there")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* To preload: a folder that an NFS server has forgotten. Once there is a file FAKE_STALE, calls for
- * what is open in the folder FAKE_STALE_DIR fail with ESTALE. With FAKE_STALE_LATE only fsync(2)
- * and close(2) do: the client had taken what the server then refused. */
+ * what is open in a folder with FAKE_STALE_DIR in its path fail with ESTALE. With FAKE_STALE_LATE
+ * only fsync(2) and close(2) do: the client had taken what the server then refused. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -33,7 +33,10 @@ static bool is_open_stale(int fd)
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     n = readlink(link, path, sizeof(path) - 1);
     errno = error;
-    if (n < 0 || strncmp(path, dir, strlen(dir)) != 0)
+    if (n < 0)
+        return false;
+    path[n] = 0;
+    if (!strstr(path, dir))
         return false;
     errno = ESTALE;
     return true;

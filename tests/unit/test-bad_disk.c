@@ -105,6 +105,18 @@ static void test_place_without_an_answer(void **state)
     holds("new\n");
 }
 
+static void test_place_a_folder_without_an_answer(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir("a", 0700), 0);
+    assert_int_equal(mkdir("b", 0700), 0);
+    rename_error = ENOENT;
+    assert_int_equal(pl_file_place(AT_FDCWD, "a", "c"), 0);
+    assert_int_equal(pl_file_replace("c/f", "", 0, 0644, NULL), 0);
+    assert_int_equal(pl_file_place(AT_FDCWD, "b", "c"), -ENOTEMPTY); /* somebody else's */
+    assert_int_equal(unlink("c/f") | rmdir("c") | rmdir("b"), 0);
+}
+
 static void test_place_that_failed(void **state)
 {
     (void)state;
@@ -139,6 +151,7 @@ int main(void)
         cmocka_unit_test_setup(test_replace_tells_what_close_reports, set_up),
         cmocka_unit_test_setup(test_append_tells_what_close_reports, set_up),
         cmocka_unit_test_setup(test_place_without_an_answer, set_up),
+        cmocka_unit_test_setup(test_place_a_folder_without_an_answer, set_up),
         cmocka_unit_test_setup(test_place_that_failed, set_up),
         cmocka_unit_test_setup(test_sync_of_a_read_only_disk, set_up),
         cmocka_unit_test_setup(test_append_ends_a_line_that_was_cut, set_up),
