@@ -2,6 +2,8 @@
 #include "tests/kernels/check.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 struct shape {
     size_t batch, in, height, width, out, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
@@ -48,6 +50,68 @@ static double largest(const float *p, size_t n)
     return max;
 }
 
+/* ref's results of the cases so far: it computes as long as all else together, and each table of
+ * the CPU has the same cases. An entry counts only for the same arguments and numbers. */
+static struct kept {
+    uint64_t key;
+    float *y, *dx, *dw, *db;
+} kept[400];
+
+static uint64_t mixed(uint64_t key, const void *data, size_t bytes)
+{
+    const unsigned char *p = data;
+
+    for (size_t i = 0; p && i < bytes; i += sizeof(uint32_t)) {
+        uint32_t word = 0;
+
+        memcpy(&word, p + i, PL_MIN(bytes - i, sizeof(word)));
+        key = (key ^ word) * 0x9e3779b97f4a7c15u;
+        key ^= key >> 29;
+    }
+    return key;
+}
+
+static float *stored(const float *from, size_t n)
+{
+    float *copy = malloc(n * sizeof(*copy));
+
+    if (!copy)
+        abort();
+    return memcpy(copy, from, n * sizeof(*copy));
+}
+
+/* ref's forward and backward of the arguments, computed or as they were before. */
+static void
+reference(const struct pl_kernels *ref, const struct pl_conv2d_args *a, const struct shape *s)
+{
+    size_t n_x = s->batch * s->in * s->height * s->width, n_y = y_count(a);
+    size_t n_w = s->out * s->in * s->kernel_h * s->kernel_w;
+    uint64_t key = mixed(check_storage(), s, sizeof(*s));
+    struct kept *k;
+
+    key = mixed(key, a->x, n_x * sizeof(float));
+    key = mixed(key, a->w, n_w * sizeof(float));
+    key = mixed(key, a->b, s->out * sizeof(float));
+    key = mixed(key, a->dy, n_y * sizeof(float));
+    key = mixed(key, a->dx, n_x * sizeof(float));
+    key = mixed(key, a->dw, n_w * sizeof(float));
+    key = mixed(key, a->db, s->out * sizeof(float));
+    key = mixed(key, (bool[]){a->relu, a->last, a->dx_add, a->dw_add, a->db_add, a->b}, 6);
+    for (k = kept; k < kept + PL_COUNT(kept) && k->y; k++)
+        if (k->key == key) {
+            memcpy(a->y, k->y, n_y * sizeof(float));
+            memcpy(a->dx, k->dx, n_x * sizeof(float));
+            memcpy(a->dw, k->dw, n_w * sizeof(float));
+            memcpy(a->db, k->db, s->out * sizeof(float));
+            return;
+        }
+    ref->conv2d_forward(a);
+    ref->conv2d_backward(a);
+    if (k < kept + PL_COUNT(kept))
+        *k = (struct kept){key, stored(a->y, n_y), stored(a->dx, n_x), stored(a->dw, n_w),
+                           stored(a->db, s->out)};
+}
+
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 const struct shape *s,
@@ -83,14 +147,13 @@ static void one(const struct pl_kernels *ref,
     a.db = db;
     g = a;
     g.y = y2;
-    ref->conv2d_forward(&a);
+    reference(ref, &a, s);
     got->conv2d_forward(&g);
     compare("y", y2, y, n_y, k, mx * mw + (a.b ? largest(a.b, s->out) : 0));
     g.y = y; /* rounding must not decide what relu passes */
     g.dx = dx2;
     g.dw = dw2;
     g.db = db2;
-    ref->conv2d_backward(&a);
     got->conv2d_backward(&g);
     compare("dx", dx2, dx, n_x, s->out * s->kernel_h * s->kernel_w, md * mw);
     compare("dw", dw2, dw, n_w, windows, md * mx);
