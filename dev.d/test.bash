@@ -128,7 +128,12 @@ build_suites() {
     local -a targets=()
     shift
     mapfile -t targets < <("$PLUME_SRC/dev.d/suite-targets.py" "$dir" "$@")
-    ninja_in "$dir" "${targets[@]}" tools
+    if [[ $dir == "$PLUME_SRC/build" ]]; then
+        targets+=(tools)
+    else
+        targets+=(plsubmit plstat plrun plrund pltrain) # all but the plugin: the lanes have no Slurm
+    fi
+    ninja_in "$dir" "${targets[@]}"
 }
 
 build_lane() {
