@@ -321,10 +321,11 @@ static void split(const struct pl_kernels *k)
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int n = 0; n < 200; n++)
+    for (size_t n = 0; n < check_many(200, 200); n++)
         one(ref, got, 2 + check_random(5), 0, 1 + check_random(40),
             (enum fill)check_random(FILL_SPECIAL));
-    for (int n = 0; n < 40; n++) { /* neighbours at once, of a channel and of several */
+    for (size_t n = 0; n < check_many(40, 40);
+         n++) { /* neighbours at once, of a channel and of several */
         one(ref, got, 2 + check_random(5), 0, 8 * (1 + check_random(8)),
             (enum fill)check_random(FILL_SPECIAL));
         one(ref, got, 2 + check_random(30), 4 + 4 * check_random(2), 1,

@@ -52,7 +52,7 @@ static void one(const struct pl_kernels *ref,
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int op = PL_BINARY_ADD; op <= PL_BINARY_DIV; op++) {
-        for (int i = 0; i < 300; i++)
+        for (size_t i = 0; i < check_many(300, 300); i++)
             one(ref, got, 1 + check_random(40), check_random(3) ? 1 + check_random(30) : 1,
                 (enum pl_binary)op, (enum fill)check_random(FILL_DENORM + 1));
         one(ref, got, 1, 70001, (enum pl_binary)op, FILL_RANDOM);

@@ -140,7 +140,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         heads(ref, got);
     for (int i = 0; i < 40; i++)
         sides(ref, got);
-    for (int i = 0; i < 2000; i++) {
+    for (size_t i = 0; i < check_many(2000, 2000); i++) {
         struct pl_copy_args a = {.rank = check_random(6), .bytes = (size_t)1 << check_random(4)};
         size_t count = 1, from, to;
 

@@ -314,7 +314,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     static const size_t sizes[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65};
 
-    for (int n = 0; n < 120; n++)
+    for (size_t n = 0; n < check_many(120, 120); n++)
         one(ref, got, sizes[check_random(PL_COUNT(sizes))], sizes[check_random(PL_COUNT(sizes))],
             sizes[check_random(PL_COUNT(sizes))], (enum fill)check_random(FILL_SPECIAL));
     one(ref, got, 5, 300, 18, FILL_RANDOM);        /* more than one panel deep */

@@ -77,7 +77,7 @@ static void one(const struct pl_kernels *ref,
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int n = 0; n < 150; n++)
+    for (size_t n = 0; n < check_many(150, 150); n++)
         one(ref, got, pick(), pick(), pick(), 1 + check_random(3),
             (enum fill)check_random(FILL_SPECIAL));
     one(ref, got, 150, 60, 500, 1, FILL_RANDOM);

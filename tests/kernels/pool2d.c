@@ -161,6 +161,6 @@ void check_gradients(const struct pl_kernels *f64)
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int n = 0; n < 200; n++)
+    for (size_t n = 0; n < check_many(200, 200); n++)
         one(ref, got, (enum fill)check_random(FILL_COUNT));
 }

@@ -40,7 +40,7 @@ static void one(const struct pl_kernels *ref,
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int i = 0; i < 300; i++)
+    for (size_t i = 0; i < check_many(300, 300); i++)
         one(ref, got, 1 + check_random(9), 1 + check_random(40), 1 + check_random(100),
             (enum fill)check_random(FILL_DENORM + 1));
     one(ref, got, 1, 100001, 1, FILL_RANDOM);
