@@ -59,7 +59,11 @@ int pl_logger_open(struct pl_logger *logger,
 
 void pl_logger_close(struct pl_logger *logger, bool success)
 {
+    struct pl_error err = {0};
+
     pl_progress_clear(&logger->progress);
+    if (logger->csv && pl_metrics_csv_sync(logger->csv, &err) < 0)
+        pl_log_warn("train", "metrics.csv may lack rows: %s", pl_error_text(&err));
     if (logger->events)
         pl_tensorboard_session_end(logger->events, success, NULL);
     pl_tensorboard_close(logger->events);

@@ -106,6 +106,13 @@ int pl_metrics_csv_open(const char *path, struct pl_metrics_csv **ret, struct pl
     return 0;
 }
 
+int pl_metrics_csv_sync(const struct pl_metrics_csv *csv, struct pl_error *err)
+{
+    int r = pl_fd_sync(csv->fd);
+
+    return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", csv->path) : 0;
+}
+
 void pl_metrics_csv_close(struct pl_metrics_csv *csv)
 {
     if (!csv)

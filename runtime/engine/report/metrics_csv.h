@@ -15,6 +15,8 @@ struct pl_metrics_csv;
 /* Opens path, which may be an existing metrics file. *ret is freed by pl_metrics_csv_close().
  * -EINVAL if the file is something else, -errno. */
 int pl_metrics_csv_open(const char *path, struct pl_metrics_csv **ret, struct pl_error *err);
+/* Has the rows written to the disk: a network file system may report only then that it cannot. */
+int pl_metrics_csv_sync(const struct pl_metrics_csv *csv, struct pl_error *err);
 void pl_metrics_csv_close(struct pl_metrics_csv *csv);
 PL_DEFINE_CLEANUP(struct pl_metrics_csv *, pl_metrics_csv_close)
 

@@ -12,6 +12,16 @@
 
 static char dir[64], path[96];
 
+static int sync_error;
+
+/* In place of libc's, in this program. */
+int fsync(int fd)
+{
+    (void)fd;
+    errno = sync_error;
+    return sync_error ? -1 : 0;
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -97,6 +107,22 @@ static void test_open_goes_on(void **state)
     holds("step,loss\n1,0.5\n2,3\n");
 }
 
+/* A network file system took the row, and lost it. */
+static void test_sync_tells_what_is_lost(void **state)
+{
+    struct pl_metrics_csv *csv = open_it();
+    struct pl_error err = {0};
+
+    (void)state;
+    assert_int_equal(row(csv, 1, "loss", 0.5), 0);
+    assert_int_equal(pl_metrics_csv_sync(csv, &err), 0);
+    sync_error = EDQUOT;
+    assert_int_equal(pl_metrics_csv_sync(csv, &err), -EDQUOT);
+    assert_non_null(strstr(pl_error_text(&err), "quota"));
+    sync_error = 0;
+    pl_metrics_csv_close(csv);
+}
+
 static void test_open_refuses_others(void **state)
 {
     struct pl_error err = {0};
@@ -151,9 +177,10 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(test_row_with_new_columns), CASE(test_open_goes_on),
-        CASE(test_open_refuses_others),  CASE(test_row_with_bad_name),
-        CASE(test_row_past_the_columns), CASE(test_numbers_can_be_read_back),
+        CASE(test_row_with_new_columns),     CASE(test_open_goes_on),
+        CASE(test_sync_tells_what_is_lost),  CASE(test_open_refuses_others),
+        CASE(test_row_with_bad_name),        CASE(test_row_past_the_columns),
+        CASE(test_numbers_can_be_read_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
