@@ -9,6 +9,7 @@
 #include "plume/ops.h" /* which includes this at its end; whichever is first, both are there */
 
 #include <errno.h>
+#include <stdio.h>
 
 /* Element (.., j, ..) is x at (.., index(.., j, ..), ..), in dimension dim. The index has x's shape
  * but for that dimension. Gradients of an element that was chosen several times add up. */
@@ -170,6 +171,45 @@ static inline plume_tensor *plume_pad(struct plume_context *pl,
     return n == 1 ? x : plume_cat_along(pl, dim, n, list);
 }
 
+/* Fails the hook with the text and both shapes: for functions made of ops. Returns NULL. */
+static inline plume_tensor *
+plume_refuse_two(struct plume_context *pl, const char *text, plume_tensor *a, plume_tensor *b)
+{
+    char all[640], *at = all, *end = all + sizeof(all);
+    size_t shape[PLUME_RANK_MAX] = {0}, rank;
+
+    at += snprintf(at, 192, "%.190s", text);
+    for (int k = 0; k < 2; k++) {
+        rank = pl->api->shape(k ? b : a, shape);
+        at += snprintf(at, (size_t)(end - at), k ? ", [" : ": [");
+        for (size_t d = 0; d < rank; d++)
+            at += snprintf(at, (size_t)(end - at), d ? ", %zu" : "%zu", shape[d]);
+        at += snprintf(at, (size_t)(end - at), "]");
+    }
+    pl->api->fail(pl, -EINVAL, all);
+    return NULL;
+}
+
+/* 0 if labels [...] have as many dimensions (but those of 1) as the rows of x [..., classes], and
+ * other sizes: one is likely transposed, and labels and rows of one place do not belong together.
+ * Their numbers are not compared. */
+static inline int plume_labels_fit(struct plume_context *pl, plume_tensor *x, plume_tensor *labels)
+{
+    size_t rows[PLUME_RANK_MAX] = {0}, own[PLUME_RANK_MAX] = {0}, i = 0, k = 0;
+    size_t n = pl->api->shape(x, rows), n_own = pl->api->shape(labels, own);
+    int differ = 0;
+
+    for (n = n ? n - 1 : 0;; i++, k++) {
+        while (i < n && rows[i] == 1)
+            i++;
+        while (k < n_own && own[k] == 1)
+            k++;
+        if (i == n || k == n_own)
+            return !differ || i < n || k < n_own;
+        differ |= rows[i] != own[k];
+    }
+}
+
 /* Negative log likelihood: the mean over rows of -log_p[label], each counted by the weight of its
  * label: log_p [..., classes], labels [...], weights [classes] or NULL (all 1). Rows whose label is
  * `ignore` (PyTorch's default is -100) count nothing; NaN if that is all. One element. */
@@ -183,6 +223,10 @@ static inline plume_tensor *plume_nll(struct plume_context *pl,
     size_t last = rank ? rank - 1 : 0, column[2] = {0, 1}, flat[2] = {0, shape[last]}, all = 0;
     plume_tensor *own, *weight;
 
+    if (log_p && labels && !plume_labels_fit(pl, log_p, labels))
+        return plume_refuse_two(
+            pl, "nll: the labels have other dimensions than the rows: is one transposed?", log_p,
+            labels);
     labels = plume_reshape(pl, labels, 1, &all);
     own = plume_gather_but(pl, plume_reshape(pl, log_p, 2, flat), 1,
                            plume_reshape(pl, labels, 2, column), 0, ignore);

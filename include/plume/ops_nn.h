@@ -16,31 +16,64 @@ static inline plume_tensor *plume_mean_of_all(struct plume_context *pl, plume_te
     return plume_mean(pl, x, 0, PLUME_RANK_MAX);
 }
 
-/* Mean of |a - b|, [1]; shapes as for plume_add(). */
+/* 0 if plume_add() would repeat both a and b, as [rows] and [rows, 1], and so pair each element of
+ * one with all of the other; with `same` if their shapes differ in anything. */
+static inline int
+plume_two_fit(struct plume_context *pl, plume_tensor *a, plume_tensor *b, int same)
+{
+    size_t sa[PLUME_RANK_MAX] = {0}, sb[PLUME_RANK_MAX] = {0};
+    size_t ra = pl->api->shape(a, sa), rb = pl->api->shape(b, sb);
+    int repeats_a = same && ra < rb, repeats_b = same && rb < ra;
+
+    for (size_t d = 1; d <= ra || d <= rb; d++) { /* from the last on */
+        size_t na = d <= ra ? sa[ra - d] : 1, nb = d <= rb ? sb[rb - d] : 1;
+
+        repeats_a |= na < nb;
+        repeats_b |= nb < na;
+    }
+    return same ? !repeats_a && !repeats_b : !repeats_a || !repeats_b;
+}
+
+/* Mean of |a - b|, [1]; shapes as for plume_add(), but only one of the two is repeated. */
 static inline plume_tensor *plume_l1(struct plume_context *pl, plume_tensor *a, plume_tensor *b)
 {
+    if (a && b && !plume_two_fit(pl, a, b, 0))
+        return plume_refuse_two(pl, "l1: the two have other dimensions: is one transposed?", a, b);
     return plume_mean_of_all(pl, plume_abs(pl, plume_sub(pl, a, b)));
 }
 
 /* Mean of d^2 / 2 where d = |a - b| is at most delta, else of delta (d - delta / 2) (Huber 1964),
- * [1]; delta > 0. */
+ * [1]; delta > 0; shapes as for plume_l1(). */
 static inline plume_tensor *
 plume_huber(struct plume_context *pl, plume_tensor *a, plume_tensor *b, double delta)
 {
-    plume_tensor *d = plume_abs(pl, plume_sub(pl, a, b));
-    plume_tensor *linear = plume_scale(pl, d, delta, -0.5 * delta * delta);
+    plume_tensor *d, *linear, *inside, *square;
     const size_t one = 1;
-    plume_tensor *inside = plume_le(pl, d, plume_full(pl, 1, &one, delta));
-    plume_tensor *square = plume_scale(pl, plume_mul(pl, d, d), 0.5, 0);
 
+    if (a && b && !plume_two_fit(pl, a, b, 0))
+        return plume_refuse_two(pl, "huber: the two have other dimensions: is one transposed?", a,
+                                b);
+    d = plume_abs(pl, plume_sub(pl, a, b));
+    linear = plume_scale(pl, d, delta, -0.5 * delta * delta);
+    inside = plume_le(pl, d, plume_full(pl, 1, &one, delta));
+    square = plume_scale(pl, plume_mul(pl, d, d), 0.5, 0);
     return plume_mean_of_all(pl, plume_where(pl, inside, square, linear));
 }
 
 /* Mean of the binary cross-entropy of sigmoid(logits) and targets in [0, 1], in nats, [1]: of
- * softplus(z) - z t, which holds for any z. */
+ * softplus(z) - z t, which holds for any z. Both have one shape, or the target is one number. */
 static inline plume_tensor *
 plume_bce_with_logits(struct plume_context *pl, plume_tensor *logits, plume_tensor *targets)
 {
+    size_t shape[PLUME_RANK_MAX] = {0}, rank = targets ? pl->api->shape(targets, shape) : 0;
+    int same = 0;
+
+    for (size_t d = 0; d < rank; d++)
+        same |= shape[d] != 1;
+    if (logits && targets && !plume_two_fit(pl, logits, targets, same))
+        return plume_refuse_two(
+            pl, "bce_with_logits: the two have other dimensions: is one transposed?", logits,
+            targets);
     return plume_mean_of_all(
         pl, plume_sub(pl, plume_softplus(pl, logits), plume_mul(pl, logits, targets)));
 }
@@ -64,11 +97,14 @@ static inline plume_tensor *plume_cross_entropy_smooth(struct plume_context *pl,
 static inline plume_tensor *
 plume_kl_div(struct plume_context *pl, plume_tensor *log_q, plume_tensor *p)
 {
-    plume_tensor *log_p = plume_ln(pl, plume_clamp(pl, p, 1.17549435e-38, HUGE_VAL));
-    plume_tensor *sum =
-        plume_sum(pl, plume_mul(pl, p, plume_sub(pl, log_p, log_q)), 0, PLUME_RANK_MAX);
     size_t shape[PLUME_RANK_MAX] = {1};
+    plume_tensor *log_p, *sum;
 
+    if (log_q && p && !plume_two_fit(pl, log_q, p, 1))
+        return plume_refuse_two(pl, "kl_div: the two have other dimensions: is one transposed?",
+                                log_q, p);
+    log_p = plume_ln(pl, plume_clamp(pl, p, 1.17549435e-38, HUGE_VAL));
+    sum = plume_sum(pl, plume_mul(pl, p, plume_sub(pl, log_p, log_q)), 0, PLUME_RANK_MAX);
     if (p)
         pl->api->shape(p, shape);
     return plume_scale(pl, sum, 1 / (double)shape[0], 0);

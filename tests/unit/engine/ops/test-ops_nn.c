@@ -27,6 +27,7 @@ struct step {
     double data[LEAVES][MOST], grad[LEAVES][MOST];
     size_t n;
     int failed;
+    char text[256]; /* of the newest failure */
 };
 
 static plume_tensor *api_op(struct plume_context *pl,
@@ -56,8 +57,10 @@ static size_t api_shape(const plume_tensor *t, size_t *ret_shape)
 
 static int api_fail(struct plume_context *pl, int code, const char *text)
 {
-    (void)text;
-    ((struct step *)pl->state)->failed = code;
+    struct step *step = pl->state;
+
+    step->failed = code;
+    snprintf(step->text, sizeof(step->text), "%s", text);
     return code;
 }
 
@@ -170,6 +173,78 @@ static void test_losses(void **state)
         classes[i] = i * 5 % 6;
     b->data = classes;
     check(&step, plume_cross_entropy_smooth(&step.pl, a, b, 0.15), &golden_smooth, 1);
+}
+
+/* Classes' labels or values of another shape. */
+static plume_tensor *call(struct step *step, int which, plume_tensor *a, plume_tensor *b)
+{
+    struct plume_context *pl = &step->pl;
+
+    switch (which) {
+    case 0:
+        return plume_l1(pl, a, b);
+    case 1:
+        return plume_huber(pl, a, b, 1);
+    case 2:
+        return plume_bce_with_logits(pl, a, b);
+    case 3:
+        return plume_kl_div(pl, a, b);
+    case 4:
+        return plume_nll(pl, plume_log_softmax(pl, a), b, NULL, -100);
+    default:
+        return plume_cross_entropy_but(pl, a, b, NULL, -100);
+    }
+}
+
+static void test_losses_of_two_that_do_not_fit(void **state)
+{
+    enum { L1 = 1, HUBER = 2, BCE = 4, KL = 8, LABELS = 48 };
+    static const struct {
+        size_t a[5], b[5]; /* the rank, the shape */
+        int asked, refused;
+    } given[] = {
+        {{1, 4}, {2, 4, 1}, 15, 15},
+        {{2, 4, 1}, {1, 4}, 15, 15},
+        {{2, 4, 1}, {2, 1, 4}, 15, 15},
+        {{2, 2, 3}, {2, 3, 2}, 15, 15},
+        {{2, 4, 6}, {1, 6}, 15, BCE | KL},
+        {{1, 6}, {2, 4, 6}, 15, BCE | KL},
+        {{2, 4, 6}, {1, 1}, 15, KL},
+        {{1, 1}, {2, 4, 6}, 15, BCE | KL},
+        {{2, 1, 6}, {1, 6}, 15, BCE | KL},
+        {{2, 4, 6}, {2, 4, 6}, 15, 0},
+        {{3, 2, 3, 4}, {2, 3, 2}, LABELS, LABELS},
+        {{3, 2, 3, 4}, {3, 3, 2, 1}, LABELS, LABELS},
+        {{3, 2, 3, 4}, {2, 2, 3}, LABELS, 0},
+        {{3, 2, 3, 4}, {1, 6}, LABELS, 0},
+        {{2, 6, 4}, {2, 2, 3}, LABELS, 0},
+        {{2, 6, 4}, {2, 6, 1}, LABELS, 0},
+        {{1, 4}, {1, 1}, LABELS, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < 6 * PL_COUNT(given); i++) {
+        const size_t *sa = given[i / 6].a, *sb = given[i / 6].b;
+        int which = (int)(i % 6);
+        bool refused = given[i / 6].refused >> which & 1;
+        struct step step;
+        plume_tensor *a, *b;
+
+        if (!(given[i / 6].asked >> which & 1))
+            continue;
+        begin(&step);
+        a = leaf(&step, sa[0], sa + 1, 7, 11, 5, 4);
+        b = leaf(&step, sb[0], sb + 1, 1, 5, 0, 4);
+        if (which >= 4)
+            b->dtype = PLUME_I32;
+        a = call(&step, which, a, b);
+        if (!a != refused || step.failed != (refused ? -EINVAL : 0))
+            fail_msg("loss %d, case %zu: '%s'", which, i / 6, step.text);
+        if (refused && !strstr(step.text, ": is one transposed?: ["))
+            fail_msg("loss %d: '%s'", which, step.text);
+        pl_tape_end(&step.tape);
+        pl_tape_finish(&step.tape);
+    }
 }
 
 static void test_norms(void **state)
@@ -408,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_functions_do_what_they_are_called),
         cmocka_unit_test(test_functions_with_parameters),
         cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_losses_of_two_that_do_not_fit),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_attention_drops_in_training_only),
         cmocka_unit_test(test_refused_calls),
