@@ -226,12 +226,13 @@ static int carry(struct plume_context *pl, const struct plume_batch *b, plume_te
     return 0;
 }
 
-static plume_tensor *validated;
+static plume_tensor *validated, *validated_loss;
 
 static int validate(struct plume_context *pl, const struct plume_batch *b)
 {
     validated = fit_forward(pl, b);
-    plume_log(pl, "loss", plume_cross_entropy(pl, validated, b->field[1]), 1, 1);
+    validated_loss = plume_cross_entropy(pl, validated, b->field[1]);
+    plume_log(pl, "loss", validated_loss, 1, 1);
     return 0;
 }
 
@@ -241,24 +242,109 @@ static int use_validated(struct plume_context *pl, const struct plume_batch *b, 
     return 0;
 }
 
+/* The loss of the step before. */
+static int give_last(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    static plume_tensor *last;
+    plume_tensor *y = fit_forward(pl, b);
+
+    if (pl->step == 0)
+        last = plume_cross_entropy(pl, y, b->field[1]);
+    *ret = last;
+    return 0;
+}
+
+/* What the validation has made, in each place but an op's. */
+static int give_validated(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    *ret =
+        validated_loss ? validated_loss : plume_cross_entropy(pl, fit_forward(pl, b), b->field[1]);
+    return 0;
+}
+
+static int log_validated(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    *ret = plume_cross_entropy(pl, fit_forward(pl, b), b->field[1]);
+    plume_log(pl, "old", validated_loss ? validated_loss : *ret, 1, 1);
+    return 0;
+}
+
+static int
+output_validated(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    *ret = plume_cross_entropy(pl, fit_forward(pl, b), b->field[1]);
+    plume_output(pl, "old", validated ? validated : *ret);
+    return 0;
+}
+
+static int keep_validated(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    plume_tensor *y = plume_keep(pl, "y", validated);
+
+    *ret = plume_cross_entropy(pl, y ? y : fit_forward(pl, b), b->field[1]);
+    return 0;
+}
+
+/* After the step. */
+static int end_validated(struct plume_context *pl,
+                         const struct plume_outputs *outputs,
+                         plume_tensor **ret_loss)
+{
+    if (validated_loss)
+        *ret_loss = validated_loss;
+    return 0;
+}
+
+static int add_validated(struct plume_context *pl,
+                         const struct plume_outputs *outputs,
+                         plume_tensor **ret_loss)
+{
+    if (validated_loss)
+        *ret_loss = plume_add(pl, *ret_loss, validated_loss);
+    return 0;
+}
+
+static int
+end_of_old(struct plume_context *pl, const struct plume_outputs *outputs, plume_tensor **ret_loss)
+{
+    *ret_loss = plume_whole(pl, outputs, "old");
+    return 0;
+}
+
 static void test_what_cannot_be(void **state)
 {
     static const struct {
         int (*step)(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret);
         int (*early)(struct plume_context *pl);
         int (*late)(struct plume_context *pl);
+        int (*end)(struct plume_context *pl,
+                   const struct plume_outputs *outputs,
+                   plume_tensor **ret);
         enum pl_shard_kind shard;
         const char *text;
     } cases[] = {
-        {keep_twice, NULL, NULL, 0, "the step keeps 'y' twice"},
-        {keep_as_parameter, NULL, NULL, 0, "keep: 'w' is a bad name, a parameter's"},
-        {step, NULL, read_few, 0, "read 'z': it has 160 numbers, not 3"},
-        {step, NULL, read_aside, 0, "read 'aside': the loss does not depend on it"},
-        {step, NULL, read_labels, 0, "read 'labels': the loss does not depend on it"},
-        {step, read_early, NULL, 0, "read 'z': the step that keeps it has not run yet"},
-        {step, NULL, read_few, PL_SHARD_PARAM, "it has 160 numbers, not 3"},
-        {carry, NULL, NULL, 0, "scale: input 0 is the result of an op of an earlier step"},
-        {use_validated, NULL, NULL, 0, "cross_entropy: input 0 is the result of an op of an"},
+        {keep_twice, NULL, NULL, NULL, 0, "the step keeps 'y' twice"},
+        {keep_as_parameter, NULL, NULL, NULL, 0, "keep: 'w' is a bad name, a parameter's"},
+        {step, NULL, read_few, NULL, 0, "read 'z': it has 160 numbers, not 3"},
+        {step, NULL, read_aside, NULL, 0, "read 'aside': the loss does not depend on it"},
+        {step, NULL, read_labels, NULL, 0, "read 'labels': the loss does not depend on it"},
+        {step, read_early, NULL, NULL, 0, "read 'z': the step that keeps it has not run yet"},
+        {step, NULL, read_few, NULL, PL_SHARD_PARAM, "it has 160 numbers, not 3"},
+        {carry, NULL, NULL, NULL, 0, "scale: input 0 is the result of an op of an earlier step"},
+        {use_validated, NULL, NULL, NULL, 0, "cross_entropy: input 0 is the result of an op of an"},
+        {give_last, NULL, NULL, NULL, 0,
+         "training_step: the loss is the result of an op of an earlier"},
+        {give_validated, NULL, NULL, NULL, 0,
+         "training_step: the loss is the result of an op of an"},
+        {log_validated, NULL, NULL, NULL, 0,
+         "log: 'old' is the result of an op of an earlier step"},
+        {output_validated, NULL, NULL, end_of_old, 0,
+         "output 'old' is the result of an op of an earlier step"},
+        {step, NULL, NULL, end_validated, 0,
+         "training_step_end: the loss is the result of an op of an"},
+        {step, NULL, NULL, add_validated, 0, "div: input 1 is the result of an op of an earlier"},
+        {keep_validated, NULL, NULL, NULL, 0,
+         "keep: 'y' is the result of an op of an earlier step"},
     };
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
@@ -269,6 +355,7 @@ static void test_what_cannot_be(void **state)
         run->module.training_step = cases[i].step;
         run->module.on_fit_start = cases[i].early;
         run->module.on_before_optimizer_step = cases[i].late;
+        run->module.training_step_end = cases[i].end;
         if (cases[i].shard) {
             run->options.strategy = PL_STRATEGY_SHARDED;
             run->options.shard = cases[i].shard;

@@ -185,16 +185,23 @@ static int api_fail(struct plume_context *pl, int code, const char *text)
     return pl_context_refuse(of(pl), code ? code : -EINVAL, "%s", text);
 }
 
-/* False for the result of an op of an earlier step, or of another part's, which has other numbers
- * by now, or none. A *_step_end gets the results of all parts. A result of an earlier step that
- * this step has made again cannot be told from the new one. */
-static bool is_of_this_step(const struct pl_context *ctx, const plume_tensor *t)
+/* True for a tape of a part that has given an output. */
+static bool has_given(const struct plume_outputs *outputs, const struct pl_tape *tape)
+{
+    for (size_t i = 0; outputs && i < outputs->n; i++)
+        for (unsigned k = 0; k < outputs->parts; k++)
+            if (outputs->list[i].part[k] && outputs->list[i].part[k]->tape == tape)
+                return true;
+    return false;
+}
+
+bool pl_context_is_of_step(const struct pl_context *ctx, const plume_tensor *t)
 {
     const struct pl_tape *tape = t->tape;
 
     if (!tape) /* a parameter, a buffer or a field */
         return true;
-    return (tape == ctx->tape || !ctx->outputs) && t->node < tape->cursor &&
+    return (tape == ctx->tape || has_given(ctx->ended, tape)) && t->node < tape->cursor &&
            tape->nodes[t->node].out == t;
 }
 
@@ -215,11 +222,8 @@ static plume_tensor *api_op(struct plume_context *pl,
         if (!in[i] && ctx->error.code == 0)
             pl_context_refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
     for (size_t i = 0; i < n_in && ctx->error.code == 0; i++)
-        if (!is_of_this_step(ctx, in[i]))
-            pl_context_refuse(ctx, -EINVAL,
-                              "%s: input %zu is the result of an op of an earlier step: results "
-                              "are valid until the hook returns",
-                              pl_op_name(op), i);
+        if (!pl_context_is_of_step(ctx, in[i]))
+            pl_context_refuse(ctx, -EINVAL, "%s: input %zu " PL_IS_OF_EARLIER, pl_op_name(op), i);
     if (ctx->error.code)
         return NULL;
     r = pl_op_call(ctx->tape, op, in, n_in, args, &t, &err);
@@ -244,6 +248,10 @@ static void api_log(
     if (!value || value->count != 1 || ctx->error.code) {
         if (!ctx->error.code)
             pl_context_refuse(ctx, -EINVAL, "log: '%s' is not one number", name);
+        return;
+    }
+    if (!pl_context_is_of_step(ctx, value)) {
+        pl_context_refuse(ctx, -EINVAL, "log: '%s' " PL_IS_OF_EARLIER, name);
         return;
     }
     while (i < logs->n && strcmp(logs->name[i], name) != 0)

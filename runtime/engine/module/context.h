@@ -82,10 +82,11 @@ struct pl_context {
     size_t n_groups;
     struct plume_array **arrays;
     size_t n_arrays;
-    struct pl_checkpoint *checkpoint; /* the one that is made or read; NULL otherwise */
-    struct plume_outputs *outputs;    /* of the running step; NULL outside */
-    unsigned part;                    /* index of the batch's part */
-    struct pl_kept kept[PL_KEPT_MAX]; /* in the order of parts */
+    struct pl_checkpoint *checkpoint;  /* the one that is made or read; NULL otherwise */
+    struct plume_outputs *outputs;     /* of the running step; NULL outside */
+    const struct plume_outputs *ended; /* of a step whose *_step_end runs; NULL otherwise */
+    unsigned part;                     /* index of the batch's part */
+    struct pl_kept kept[PL_KEPT_MAX];  /* in the order of parts */
     size_t n_kept;
     bool keeping;             /* training_step runs */
     bool kept_ready;          /* its backward pass has run, too */
@@ -107,6 +108,14 @@ void pl_context_keep(struct pl_context *ctx, int code, const struct pl_error *er
 
 /* Makes and keeps a new error; returns code. */
 int PL_PRINTF(3, 4) pl_context_refuse(struct pl_context *ctx, int code, const char *fmt, ...);
+
+/* False for the result of an op of an earlier step, or of another part's, which has other numbers
+ * by now, or none. A *_step_end gets the results of parts that gave an output. A result of an
+ * earlier step that this step has made again cannot be told from the new one. */
+bool pl_context_is_of_step(const struct pl_context *ctx, const plume_tensor *t);
+
+#define PL_IS_OF_EARLIER                                                                           \
+    "is the result of an op of an earlier step: results are valid until the hook returns"
 
 /* hparams and dev (the parameters' device) are borrowed. Allocates state_size bytes of zeroed state
  * for the module. -ENOMEM. */

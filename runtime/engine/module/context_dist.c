@@ -126,6 +126,10 @@ static void api_output(struct plume_context *pl, const char *name, plume_tensor 
         refuse_output(ctx, "is given outside of a step", name);
         return;
     }
+    if (!pl_context_is_of_step(ctx, value)) {
+        refuse_output(ctx, PL_IS_OF_EARLIER, name);
+        return;
+    }
     o = find_output(outputs, name);
     if (!o && outputs->n < PL_OUTPUTS_MAX && strlen(name) < sizeof(o->name) &&
         pl_name_valid(name, strlen(name))) {

@@ -32,6 +32,10 @@ plume_tensor *pl_context_keep_tensor(struct plume_context *pl, const char *name,
     plume_tensor *unused;
     int r;
 
+    if (t && ctx->tape && !ctx->error.code && !pl_context_is_of_step(ctx, t)) {
+        pl_context_refuse(ctx, -EINVAL, "keep: '%s' " PL_IS_OF_EARLIER, name);
+        return NULL;
+    }
     if (!t || !ctx->keeping || ctx->error.code || ctx->split)
         return t;
     for (size_t i = 0; i < ctx->n_kept; i++)

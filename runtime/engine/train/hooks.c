@@ -69,6 +69,13 @@ int pl_hooks_batch(const struct pl_hooks *hooks,
     return pl_context_result(hooks->ctx, hook(&hooks->ctx->pub, batch), name, err);
 }
 
+/* name: of a hook's result. */
+static void check_result(struct pl_context *ctx, const char *name, const plume_tensor *t)
+{
+    if (t && !ctx->error.code && !pl_context_is_of_step(ctx, t))
+        pl_context_refuse(ctx, -EINVAL, "%s " PL_IS_OF_EARLIER, name);
+}
+
 int pl_hooks_step(const struct pl_hooks *hooks,
                   const struct pl_hook_step *step,
                   const struct plume_batch *batch,
@@ -98,6 +105,8 @@ int pl_hooks_step(const struct pl_hooks *hooks,
         r = hooks->module->predict_step(&ctx->pub, batch, &loss);
     else
         r = eval_step(hooks->module, step->stage)(&ctx->pub, batch);
+    if (r == 0)
+        check_result(ctx, step->stage == PLUME_TRAIN ? "the loss" : "the output", loss);
     ctx->tape = NULL;
     ctx->logs = NULL;
     ctx->outputs = NULL;
@@ -119,7 +128,9 @@ static int join_predictions(const struct pl_hooks *hooks,
         return pl_error_set(err, -EINVAL, "hook predict_step gave no output");
     ctx->tape = step->tape;
     ctx->logs = step->logs;
+    ctx->ended = step->outputs;
     *ret = plume_whole(&ctx->pub, step->outputs, step->outputs->list[0].name);
+    ctx->ended = NULL;
     ctx->tape = NULL;
     ctx->logs = NULL;
     r = pl_context_result(ctx, 0, "predict_step", err);
@@ -141,10 +152,14 @@ int pl_hooks_step_end(const struct pl_hooks *hooks,
     pl_crash_hook(names[step->stage]);
     ctx->tape = step->tape;
     ctx->logs = step->logs;
+    ctx->ended = step->outputs;
     if (step->stage == PLUME_TRAIN)
         r = hooks->module->training_step_end(&ctx->pub, step->outputs, loss);
     else
         r = eval_step_end(hooks->module, step->stage)(&ctx->pub, step->outputs);
+    if (r == 0 && step->stage == PLUME_TRAIN)
+        check_result(ctx, "the loss", *loss);
+    ctx->ended = NULL;
     ctx->tape = NULL;
     ctx->logs = NULL;
     return pl_context_result(ctx, r, names[step->stage], err);
