@@ -177,15 +177,15 @@ static inline plume_tensor *plume_matmul(
     return plume_op_call(pl, PLUME_OP_MATMUL, in, 2, &args);
 }
 
-/* (x - mean) / sqrt(var + eps) gamma + beta over the last dimension n; gamma, beta [n], or both
- * NULL. eps 0 means 1e-5. */
+/* (x - mean) / sqrt(var + eps) gamma + beta over the last dimension n; gamma, beta [n]. beta, or
+ * both, may be NULL. eps 0 means 1e-5. */
 static inline plume_tensor *plume_layernorm(
     struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, plume_tensor *beta, double eps)
 {
     plume_tensor *in[] = {x, gamma, beta};
     struct plume_op_args args = {{0}, {eps}};
 
-    return plume_op_call(pl, PLUME_OP_LAYERNORM, in, gamma ? 3 : 1, &args);
+    return plume_op_call(pl, PLUME_OP_LAYERNORM, in, beta ? 3 : gamma ? 2 : 1, &args);
 }
 
 /* Over the last dimension. */

@@ -122,8 +122,8 @@ plume_rmsnorm(struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, do
 }
 
 /* Normalises each of `groups` equal groups of channels of x [batch, channels, ...] by its mean and
- * variance, then gamma y + beta by channel (arXiv 1803.08494); gamma, beta [channels], or both
- * NULL; eps 0 means 1e-5. `groups` divides the channels. */
+ * variance, then gamma y + beta by channel (arXiv 1803.08494); gamma, beta [channels]; beta,
+ * or both, may be NULL; eps 0 means 1e-5. `groups` divides the channels. */
 static inline plume_tensor *plume_groupnorm(struct plume_context *pl,
                                             plume_tensor *x,
                                             size_t groups,
@@ -142,13 +142,13 @@ static inline plume_tensor *plume_groupnorm(struct plume_context *pl,
     }
     y = plume_layernorm(pl, plume_reshape(pl, x, 3, grouped), NULL, NULL, eps);
     y = plume_reshape(pl, y, rank, shape);
-    if (!gamma)
+    if (!gamma && !beta)
         return y;
     channels[0] = shape[1];
     for (size_t d = 1; d + 1 < rank; d++)
         channels[d] = 1;
     y = plume_mul(pl, y, plume_reshape(pl, gamma, rank - 1, channels));
-    return plume_add(pl, y, plume_reshape(pl, beta, rank - 1, channels));
+    return beta ? plume_add(pl, y, plume_reshape(pl, beta, rank - 1, channels)) : y;
 }
 
 #endif

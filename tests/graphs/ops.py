@@ -279,6 +279,14 @@ def layernorm(g):
 
 
 @op
+def layernorm_without_bias(g):
+    x = g.any()
+    n = g.value(x).shape[-1]
+    spread(g.value(x))
+    return g.call("layernorm", [x, g.leaf([n])], [0], lambda x, a: F.layer_norm(x, [n], a))
+
+
+@op
 def rmsnorm(g):
     x = g.any()
     n = g.value(x).shape[-1]

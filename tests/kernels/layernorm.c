@@ -46,6 +46,7 @@ static void one(const struct pl_kernels *ref,
                 enum fill fill)
 {
     size_t rows = s->rows, n = s->n, count = rows * n;
+    bool shift = s->affine && check_random(3);
     const float *gamma = check_floats(n, FILL_RANDOM), *beta = check_floats(n, FILL_RANDOM);
     void *y[2], *sum[2], *dx[2], *too[2];
     float *mean[2], *rstd[2], *dg[2], *db[2], *sums[2];
@@ -63,12 +64,13 @@ static void one(const struct pl_kernels *ref,
                                   .half = s->half,
                                   .x = array(s, s->x_half, count, fill),
                                   .gamma = s->affine ? gamma : NULL,
-                                  .beta = s->affine ? beta : NULL,
+                                  .beta = shift ? beta : NULL,
                                   .dy = array(s, s->y_half, count, FILL_RANDOM)};
 
-    check_case("layernorm rows %zu n %zu affine %d rms %d sum %d too %d sums %d halves %d %d type "
+    check_case("layernorm rows %zu n %zu affine %d shift %d rms %d sum %d too %d sums %d halves %d "
+               "%d type "
                "%d fill %d",
-               rows, n, s->affine, s->rms, s->sum, s->too, s->sums, s->x_half, s->y_half,
+               rows, n, s->affine, shift, s->rms, s->sum, s->too, s->sums, s->x_half, s->y_half,
                (int)s->half, (int)fill);
     if (s->sum) {
         a.a = a.x;
@@ -93,7 +95,7 @@ static void one(const struct pl_kernels *ref,
         a.dx = dx[i];
         a.dx_too = too[i] = s->too ? check_floats(count, FILL_RANDOM) : NULL;
         a.dgamma = s->affine ? dg[i] : NULL;
-        a.dbeta = s->affine ? db[i] : NULL;
+        a.dbeta = shift ? db[i] : NULL;
         a.dx_sums = s->sums ? sums[i] : NULL;
         (i ? got : ref)->layernorm_forward(&a);
         a.x = s->sum ? sum[i] : a.x;

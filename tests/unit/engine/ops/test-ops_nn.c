@@ -250,7 +250,7 @@ static void test_losses_of_two_that_do_not_fit(void **state)
 static void test_norms(void **state)
 {
     struct step step;
-    plume_tensor *x, *gamma, *beta;
+    plume_tensor *x, *gamma, *beta, *y;
 
     (void)state;
     begin(&step);
@@ -262,8 +262,21 @@ static void test_norms(void **state)
     gamma = OTHER(4);
     beta = SHARE(4);
     check(&step, plume_groupnorm(&step.pl, x, 2, gamma, beta, 0), &golden_groupnorm, 3);
+    begin(&step); /* without beta, and with one of 0 */
+    x = REAL(2, 4, 3, 2);
+    gamma = OTHER(4);
+    beta = plume_full(&step.pl, SHAPE(4), 0);
+    y = plume_sub(&step.pl, plume_groupnorm(&step.pl, x, 2, gamma, NULL, 0),
+                  plume_groupnorm(&step.pl, x, 2, gamma, beta, 0));
+    run(&step, y);
+    for (size_t i = 0; i < y->count; i++)
+        assert_true(((const double *)pl_tensor_data(y))[i] == 0);
+    pl_tape_finish(&step.tape);
     begin(&step);
     x = REAL(2, 4, 3, 2);
+    beta = OTHER(2);
+    assert_null(plume_layernorm(&step.pl, x, NULL, beta, 0));
+    assert_null(plume_groupnorm(&step.pl, x, 2, NULL, OTHER(4), 0));
     assert_null(plume_groupnorm(&step.pl, x, 3, NULL, NULL, 0));
     assert_int_equal(step.failed, -EINVAL);
     pl_tape_end(&step.tape);
