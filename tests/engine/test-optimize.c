@@ -364,6 +364,51 @@ static void test_reads_are_checked(void **state)
     }
 }
 
+/* ---- a schedule that watches a value ---- */
+
+static int watch(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    ret->schedule.kind = PLUME_PLATEAU;
+    ret->schedule.monitor = fit_current->drop ? "val_los" : fit_current->few ? "train_loss" : NULL;
+    return 0;
+}
+
+static int no_epoch(struct plume_context *pl)
+{
+    return plume_fail(pl, -EINVAL, "an epoch has begun");
+}
+
+static void test_schedules_watch_what_is_logged(void **state)
+{
+    static const struct {
+        bool unknown, train_loss, off;
+        uint64_t every;
+        const char *text;
+    } cases[] = {
+        {true, false, false, 1, "the learning-rate schedule watches 'val_los', which nothing logs"},
+        {false, false, false, 2,
+         "takes 'val_loss' after each epoch, but option '--check-val-every"},
+        {false, false, true, 1, "'val_loss' is watched, but option '--limit-val-batches 0'"},
+        {false, false, false, 1, "an epoch has begun"},
+        {false, true, true, 2, "an epoch has begun"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *run = fit_new_run();
+
+        run->drop = cases[i].unknown;
+        run->few = cases[i].train_loss;
+        run->options.val_every = cases[i].every;
+        if (cases[i].off)
+            run->options.limit[PLUME_VALIDATE] = fit_batches(0);
+        run->module.configure_optimizers = watch;
+        run->module.on_train_epoch_start = no_epoch;
+        fit_go(run, 1, 0);
+        if (!strstr(run->error, cases[i].text))
+            fail_msg("'%s' has no '%s'", run->error, cases[i].text);
+    }
+}
+
 /* ---- ranks that step alone ---- */
 
 static int (*plain_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
@@ -516,6 +561,7 @@ int main(void)
         cmocka_unit_test(test_ema_is_the_moving_average),
         cmocka_unit_test(test_modules_read_values_and_gradients),
         cmocka_unit_test(test_reads_are_checked),
+        cmocka_unit_test(test_schedules_watch_what_is_logged),
         cmocka_unit_test(test_averages_are_the_mean_of_lone_ranks),
         cmocka_unit_test(test_averages_of_each_step_are_ddp),
         cmocka_unit_test(test_averages_resume),

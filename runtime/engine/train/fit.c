@@ -405,30 +405,51 @@ static int check_sanity(struct pl_trainer *t, struct pl_error *err)
     return r == 0 && t->interrupted ? interrupt(t, err) : r;
 }
 
-/* Early stopping and checkpoints watch values that the run will have. */
-static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
+/* name: a value that `who` watches; NULL: none. */
+static int
+check_monitor(const struct pl_trainer *t, const char *who, const char *name, struct pl_error *err)
 {
-    const char *stop = t->options->stop.monitor;
-    const char *keep = t->checkpointer.on ? t->options->monitor : NULL;
-    const char *watched = stop ? stop : keep;
-
-    if (watched && strcmp(watched, "train_loss") != 0 && t->stage[PLUME_VALIDATE].present &&
+    if (name && strcmp(name, "train_loss") != 0 && t->stage[PLUME_VALIDATE].present &&
         pl_eval_is_off(t, PLUME_VALIDATE))
         return pl_error_set(err, -EINVAL,
                             "'%s' is watched, but option '--limit-val-batches 0' leaves no "
                             "validation",
-                            watched);
-    if (stop && !pl_eval_logs(t, stop))
+                            name);
+    if (name && !pl_eval_logs(t, name))
         return pl_error_set(err, -ENOENT,
-                            "early stopping watches '%s', which nothing logs: validation values "
-                            "are called val_NAME",
-                            stop);
-    if (keep && !pl_eval_logs(t, keep))
-        return pl_error_set(err, -ENOENT,
-                            "checkpoints are chosen by '%s', which nothing logs: validation values "
-                            "are called val_NAME",
-                            keep);
+                            "%s '%s', which nothing logs: validation values are called val_NAME",
+                            who, name);
     return 0;
+}
+
+/* A schedule that takes a value after each epoch has one after the first, too. */
+static int
+check_schedule(const struct pl_trainer *t, const struct pl_optimizer *o, struct pl_error *err)
+{
+    int r = check_monitor(t, "the learning-rate schedule watches", o->monitor, err);
+
+    if (r < 0 || strcmp(o->monitor, "train_loss") == 0 ||
+        (t->state.epoch + 1) % t->options->val_every == 0 ||
+        pl_metrics_has(&t->metrics, o->monitor))
+        return r;
+    return pl_error_set(err, -EINVAL,
+                        "the learning-rate schedule takes '%s' after each epoch, but option "
+                        "'--check-val-every-n-epoch' leaves the next one without a validation",
+                        o->monitor);
+}
+
+/* Early stopping, checkpoints and schedules watch values that the run will have. */
+static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
+{
+    const char *keep = t->checkpointer.on ? t->options->monitor : NULL;
+    int r = check_monitor(t, "early stopping watches", t->options->stop.monitor, err);
+
+    if (r == 0)
+        r = check_monitor(t, "checkpoints are chosen by", keep, err);
+    for (size_t i = 0; i < t->optimizers.n && r == 0; i++)
+        if (t->optimizers.list[i].schedule.options.kind == PLUME_PLATEAU)
+            r = check_schedule(t, &t->optimizers.list[i], err);
+    return r;
 }
 
 static int test(struct pl_trainer *t, struct pl_error *err)
