@@ -514,7 +514,8 @@ plume_add_group(struct plume_context *pl, struct plume_optimizer *optimizer, con
 }
 
 /* Passes a tensor of a step to its *_step_end, under a name (letters, digits and _.-; at most 8).
- * Only in the step; each part of a batch passes the same names. */
+ * Only in the step; each part of a batch passes the same names. The engine warns once if the module
+ * has no such hook. */
 static inline void plume_output(struct plume_context *pl, const char *name, plume_tensor *value)
 {
     pl->api->dist->output(pl, name, value);

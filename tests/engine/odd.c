@@ -76,7 +76,7 @@ static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
     if (stage == PLUME_TEST && !odd("signal-in-test") && !odd("signal-in-predict") &&
-        !odd("random-predictions"))
+        !odd("random-predictions") && !odd("output-predicted"))
         return 0;
     ret->n_fields = 2;
     ret->field[0].dtype = PLUME_F32;
@@ -101,6 +101,16 @@ static int
 training_step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
 {
     *ret_loss = loss(pl, batch);
+    if (odd("output") || odd("output-read"))
+        plume_output(pl, "mine", *ret_loss);
+    return 0;
+}
+
+static int training_step_end(struct plume_context *pl,
+                             const struct plume_outputs *outputs,
+                             plume_tensor **ret_loss)
+{
+    *ret_loss = plume_whole(pl, outputs, "mine");
     return 0;
 }
 
@@ -118,6 +128,8 @@ predict_step(struct plume_context *pl, const struct plume_batch *batch, plume_te
     *ret_output = plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY);
     if (odd("random-predictions"))
         *ret_output = plume_uniform(pl, 2, (size_t[]){batch->rows, CLASSES}, 0, 1);
+    if (odd("output-predicted"))
+        plume_output(pl, "mine", *ret_output);
     return 0;
 }
 
@@ -182,9 +194,14 @@ const struct plume_module *plume_module_entry(void)
 
     if (rank && strcmp(rank, "1") == 0 && odd("die-early"))
         raise(SIGKILL);
-    if (odd("signal-in-predict") || odd("random-predictions")) {
+    if (odd("signal-in-predict") || odd("random-predictions") || odd("output-predicted")) {
         predicting = module;
         predicting.predict_step = predict_step;
+        return &predicting;
+    }
+    if (odd("output-read")) {
+        predicting = module;
+        predicting.training_step_end = training_step_end;
         return &predicting;
     }
     return &module;

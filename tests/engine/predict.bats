@@ -164,3 +164,18 @@ PY
     says 1 "only training starts with a part" --test --weights "$W" --weights-map b2=c mlp
     [ -z "$(ls -A)" ]
 }
+
+@test "an output of a step that no hook takes is warned about, once" {
+    pltrain --epochs 0 --checkpoint-dir d "$BROKEN/odd.so"
+    for how in "" "--processes 2"; do
+        # shellcheck disable=SC2086 # two words
+        ODD=output run -0 --separate-stderr pltrain $how --epochs 2 "$BROKEN/odd.so"
+        [[ $stderr == "pltrain: warning: nothing takes output 'mine' of training_step: the module has no training_step_end" ]] ||
+            { echo "$how: $stderr"; false; }
+    done
+    # A step whose outputs are taken, and one whose result is what is written.
+    ODD=output-read run -0 --separate-stderr pltrain --epochs 1 "$BROKEN/odd.so"
+    [ -z "$stderr" ]
+    ODD=output-predicted run -0 --separate-stderr pltrain --predict --weights d/epoch=0-step=0.ckpt --out p.npy "$BROKEN/odd.so"
+    [ -z "$stderr" ]
+}

@@ -85,6 +85,7 @@ struct pl_context {
     struct pl_checkpoint *checkpoint;  /* the one that is made or read; NULL otherwise */
     struct plume_outputs *outputs;     /* of the running step; NULL outside */
     const struct plume_outputs *ended; /* of a step whose *_step_end runs; NULL otherwise */
+    bool told_of_output;               /* that no hook takes: a warning has been given */
     unsigned part;                     /* index of the batch's part */
     struct pl_kept kept[PL_KEPT_MAX];  /* in the order of parts */
     size_t n_kept;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/hooks.h"
+#include "common/base/log.h"
 #include "runtime/engine/util/crash.h"
 
 typedef int (*eval_hook)(struct plume_context *, const struct plume_batch *);
@@ -69,6 +70,22 @@ int pl_hooks_batch(const struct pl_hooks *hooks,
     return pl_context_result(hooks->ctx, hook(&hooks->ctx->pub, batch), name, err);
 }
 
+/* Rank 0 warns once. The result of predict_step is what is written, not an output. */
+static void warn_of_outputs(const struct pl_hooks *hooks, const struct pl_hook_step *step)
+{
+    static const char *const names[] = {"training_step", "validation_step", "test_step"};
+    bool as_validation = step->stage == PLUME_TEST && !hooks->module->test_step;
+    const char *name = names[as_validation ? PLUME_VALIDATE : step->stage];
+    struct pl_context *ctx = hooks->ctx;
+
+    if (step->outputs->n < 2 || pl_hooks_has_step_end(hooks, step->stage) || ctx->pub.rank ||
+        ctx->told_of_output)
+        return;
+    ctx->told_of_output = true;
+    pl_log_warn("train", "nothing takes output '%s' of %s: the module has no %s_end",
+                step->outputs->list[1].name, name, name);
+}
+
 /* name: of a hook's result. */
 static void check_result(struct pl_context *ctx, const char *name, const plume_tensor *t)
 {
@@ -112,7 +129,10 @@ int pl_hooks_step(const struct pl_hooks *hooks,
     ctx->outputs = NULL;
     ctx->keeping = false;
     pl_outputs_loss(step->outputs, part, loss);
-    return pl_context_result(ctx, r, name, err);
+    r = pl_context_result(ctx, r, name, err);
+    if (r == 0)
+        warn_of_outputs(hooks, step);
+    return r;
 }
 
 /* The batch's output, of its parts. */
