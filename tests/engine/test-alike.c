@@ -30,6 +30,7 @@ enum how {
     MORE_STATE,
     ANOTHER_GROUP,
     ANOTHER_LIST,
+    ANOTHER_CLIP, /* in the last rank's options */
 };
 
 struct run {
@@ -159,9 +160,12 @@ static const struct plume_module module = {
 static const char *train(struct pl_comm *comm, void *shared)
 {
     struct run *run = shared;
+    struct pl_train_options options = run->options;
 
     current = run;
-    digits_train(&module, &run->options, comm, &run->ranks[comm->rank]);
+    if (run->how == ANOTHER_CLIP && comm->rank == comm->size - 1)
+        options.clip = 0.25;
+    digits_train(&module, &options, comm, &run->ranks[comm->rank]);
     return NULL;
 }
 
@@ -291,6 +295,9 @@ static void test_optimizers_that_differ(void **state)
         fails(ranks, per_node, ANOTHER_GROUP, " has group 'odd' with lr 1 and weight_decay 0 in ");
         fails(ranks, per_node, ANOTHER_LIST,
               " has parameter 'gate' in optimizer 0 where rank 0 has parameter 'even' in ");
+        fails(ranks, per_node, ANOTHER_CLIP,
+              " has --clip 0.25 --clip-by norm where rank 0 has --clip 0 --clip-by norm: options "
+              "must be the same on all ranks");
     }
 }
 

@@ -138,3 +138,13 @@ int pl_optimizers_alike(const struct pl_params *params,
         return pl_error_nomem(err);
     return pl_agree_on_lines(pl_buf_str(&mine), "has", "configure_optimizers must give", comm, err);
 }
+
+int pl_clip_alike(const struct pl_clip_rule *clip, struct pl_comm *comm, struct pl_error *err)
+{
+    char limit[32], text[96];
+
+    number_text(clip->limit, limit);
+    snprintf(text, sizeof(text), "--clip %s --clip-by %s\n", limit,
+             clip->by == PL_CLIP_NORM ? "norm" : "value");
+    return pl_agree_on_lines(text, "has", "options must be", comm, err);
+}

@@ -4,6 +4,7 @@
 #ifndef PL_RUNTIME_ENGINE_OPTIM_OPTIMIZERS_ALIKE_H
 #define PL_RUNTIME_ENGINE_OPTIM_OPTIMIZERS_ALIKE_H
 
+#include "runtime/engine/optim/clip.h"
 #include "runtime/engine/optim/optimizer.h"
 
 /* Compares what pl_optimizers_init_groups() takes with rank 0's. Collective. -EINVAL names the
@@ -15,5 +16,8 @@ int pl_optimizers_alike(const struct pl_params *params,
                         size_t n_groups,
                         struct pl_comm *comm,
                         struct pl_error *err);
+
+/* The same for the rule of clipping, which is an option. */
+int pl_clip_alike(const struct pl_clip_rule *clip, struct pl_comm *comm, struct pl_error *err);
 
 #endif

@@ -13,6 +13,8 @@
 static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
 {
     struct pl_context *ctx = &t->ctx;
+    bool together =
+        t->options->run == PL_RUN_TRAIN && t->strategy.reduces && !t->strategy.average_every;
     int r = 0;
 
     pl_optimizer_defaults(t->hparams, t->options->optimizer, &ctx->optimizer_defaults);
@@ -22,8 +24,10 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
     if (t->module->configure_optimizers)
         r = pl_context_result(ctx, t->module->configure_optimizers(&ctx->pub, &ctx->optimizers[0]),
                               "configure_optimizers", err);
-    if (r == 0 && t->options->run == PL_RUN_TRAIN && t->strategy.reduces &&
-        !t->strategy.average_every)
+    if (r == 0 && together)
+        r = pl_clip_alike(&(struct pl_clip_rule){t->options->clip_by, t->options->clip}, t->comm,
+                          err);
+    if (r == 0 && together)
         r = pl_optimizers_alike(&ctx->params, ctx->optimizers, ctx->n_optimizers, ctx->groups,
                                 ctx->n_groups, t->comm, err);
     if (r == 0)
