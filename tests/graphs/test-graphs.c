@@ -4,8 +4,8 @@
  *
  *     test-graphs FILE...                     "-" is standard input
  *     test-graphs --pjrt PLUGIN EVERY FILE... in f32 by that XLA device, each EVERYth of the graphs
- *                                             that it takes
  *
+ * Every op must have a lowering for XLA devices, which is looked up without one.
  * A file has words between white space: "graph NAME", then "leaf" (a tensor), "op" (a call, its
  * result is the next tensor), "out" and "grad" (what is expected of a tensor), "end". */
 #include "plume/ops_attention.h"
@@ -433,7 +433,9 @@ static bool execute(struct run *run)
     if (pl_tape_prepare(&run->tape, loss ? roots : roots + 1, n_roots - !loss, loss ? 1 : 0, &err) <
         0)
         give_up(graph->name, pl_error_text(&err));
-    if (xla_every && (!on_xla_takes(&run->tape) || xla_seen++ % xla_every))
+    if (!run->f64 && !on_xla_takes(&run->tape))
+        give_up(graph->name, "has an op that cannot be compiled for an XLA device");
+    if (xla_every && xla_seen++ % xla_every)
         return true;
     for (int time = 0; time < 2; time++) {
         if (pl_tape_forward(&run->tape, &err) < 0)
