@@ -382,15 +382,22 @@ static void test_schedules_watch_what_is_logged(void **state)
 {
     static const struct {
         bool unknown, train_loss, off;
-        uint64_t every;
+        uint64_t every, steps, accumulate; /* 0: 1, no limit, 1 */
         const char *text;
     } cases[] = {
-        {true, false, false, 1, "the learning-rate schedule watches 'val_los', which nothing logs"},
-        {false, false, false, 2,
-         "takes 'val_loss' after each epoch, but option '--check-val-every"},
-        {false, false, true, 1, "'val_loss' is watched, but option '--limit-val-batches 0'"},
-        {false, false, false, 1, "an epoch has begun"},
-        {false, true, true, 2, "an epoch has begun"},
+        {.unknown = true,
+         .text = "the learning-rate schedule watches 'val_los', which nothing logs"},
+        {.every = 2, .text = "takes 'val_loss' after each epoch, but option '--check-val-every"},
+        {.off = true, .text = "'val_loss' is watched, but option '--limit-val-batches 0'"},
+        {.text = "an epoch has begun"},
+        {.train_loss = true, .off = true, .every = 2, .text = "an epoch has begun"},
+        /* Of 79 batches: whoever stops before the last one sees no end of an epoch. */
+        {.unknown = true, .steps = 78, .text = "an epoch has begun"},
+        {.off = true, .steps = 78, .text = "an epoch has begun"},
+        {.every = 2, .steps = 78, .text = "an epoch has begun"},
+        {.off = true, .steps = 79, .text = "'val_loss' is watched, but option '--limit-val-"},
+        {.off = true, .steps = 39, .accumulate = 2, .text = "an epoch has begun"},
+        {.every = 2, .steps = 40, .accumulate = 2, .text = "takes 'val_loss' after each epoch"},
     };
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
@@ -398,7 +405,10 @@ static void test_schedules_watch_what_is_logged(void **state)
 
         run->drop = cases[i].unknown;
         run->few = cases[i].train_loss;
-        run->options.val_every = cases[i].every;
+        run->options.val_every = PL_MAX(cases[i].every, (uint64_t)1);
+        if (cases[i].steps)
+            run->options.max_steps = cases[i].steps;
+        run->options.accumulate = PL_MAX(cases[i].accumulate, (uint64_t)1);
         if (cases[i].off)
             run->options.limit[PLUME_VALIDATE] = fit_batches(0);
         run->module.configure_optimizers = watch;

@@ -422,12 +422,26 @@ check_monitor(const struct pl_trainer *t, const char *who, const char *name, str
     return 0;
 }
 
+/* True unless --max-steps ends the run before the last batch of its first epoch. */
+static bool completes_epoch(const struct pl_trainer *t)
+{
+    uint64_t n = pl_eval_batches(t, PLUME_TRAIN), left = n - PL_MIN(t->state.batch, n);
+    /* A manual_step may make fewer steps than one a batch. */
+    uint64_t each = t->module->manual_step ? 1 : pl_accumulate_at(t->options, t->state.epoch);
+
+    return t->options->fast_dev_run ||
+           t->state.step + (left + each - 1) / each <= t->options->max_steps;
+}
+
 /* A schedule that takes a value after each epoch has one after the first, too. */
 static int
 check_schedule(const struct pl_trainer *t, const struct pl_optimizer *o, struct pl_error *err)
 {
-    int r = check_monitor(t, "the learning-rate schedule watches", o->monitor, err);
+    int r;
 
+    if (!completes_epoch(t)) /* a few steps, to measure them or to try the module */
+        return 0;
+    r = check_monitor(t, "the learning-rate schedule watches", o->monitor, err);
     if (r < 0 || strcmp(o->monitor, "train_loss") == 0 ||
         (t->state.epoch + 1) % t->options->val_every == 0 ||
         pl_metrics_has(&t->metrics, o->monitor))
