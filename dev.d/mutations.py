@@ -53,7 +53,7 @@ MUTATIONS = [
     place("runtime/engine/optim/scaler.c", "} else if (++scaler->good_steps == scaler->interval) {", "} else if (++scaler->good_steps > scaler->interval) {", "engine_optim"),
     place("runtime/engine/optim/schedule.c", "passed += (double)o->milestone[i] <= t;", "passed += (double)o->milestone[i] < t;", "engine_optim"),
     place("runtime/engine/reduce/reducer.c", "b->count + (end - p->offset) > max)", "b->count > max)", "engine_params"),
-    place("runtime/engine/checkpoint/ckpt_writer.c", "if (link(job->path, temp) == 0 && pl_checkpoint_place(temp, job->also, NULL) == 0) {", "if (link(job->path, temp) == 0) {", "engine_checkpoint"),
+    place("runtime/engine/checkpoint/ckpt_writer.c", "placed = link(job->path, temp) == 0 && pl_checkpoint_place(temp, job->also, NULL) == 0;", "placed = link(job->path, temp) == 0;", "engine_checkpoint"),
     place("runtime/engine/ops/op_shape.c", "if (x->shape[d] == 1)", "if (x->shape[d] == 0)", "engine_views"),
     place("runtime/pltrain/spawn_local.c", "128 + WTERMSIG(status);", "WTERMSIG(status);", "pltrain.bats"),
     # defences of SECURITY.md, by its numbers

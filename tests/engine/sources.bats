@@ -3,6 +3,7 @@
 # Training on each kind of data source, with files made here. SOURCES is the module.
 
 bats_require_minimum_version 1.5.0
+load ../lib/cluster
 
 # write FILE EXPRESSION: writes the bytes of a Python expression; some(n) are pseudo-random bytes.
 write() {
@@ -94,10 +95,7 @@ trains() {
 @test "a file that is made shorter while it is in use is named, and not the module" {
     write tokens.bin "b''.join(bytes([i % 10, 0]) for i in range(100000))"
     pltrain --epochs 100000 "$SOURCES" --source 2 >out 2>err &
-    for _ in {1..1000}; do
-        ! grep -q 'epoch 1/' out || break
-        sleep 0.02
-    done
+    wait_for 60 grep -q 'epoch 1/' out
     truncate -s 4096 tokens.bin
     rc=0
     wait $! || rc=$?

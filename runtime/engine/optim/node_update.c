@@ -5,18 +5,19 @@
 #define LINE 64 /* bytes of a cache line, which one rank writes */
 
 int pl_node_update_alloc(struct pl_optimizer *o,
+                         size_t slots,
                          const struct pl_params *params,
                          struct pl_error *err)
 {
     size_t bytes = o->count * pl_real_size(params->real);
     int r = 0;
 
-    for (size_t i = 0; i < pl_optimizer_slots(o) && r == 0; i++)
+    for (size_t i = 0; i < slots && r == 0; i++)
         r = pl_comm_alloc_common(params->by_node, bytes, &o->slot[i], err);
     if (r < 0)
         return pl_error_wrap(err, r, "memory for the optimizers' state");
     /* Each rank counts its part. */
-    o->lent = pl_optimizer_slots(o) * bytes / pl_comm_node(params->by_node)->size;
+    o->lent = slots * bytes / pl_comm_node(params->by_node)->size;
     pl_device_cpu_count((int64_t)o->lent);
     return 0;
 }

@@ -10,9 +10,10 @@
 
 #include "runtime/engine/optim/optimizer.h"
 
-/* Allocates the state of o->count elements, which is zero. Collective over the node. -ENOMEM,
- * -ECONNRESET. */
+/* Allocates the state of o->count elements in so many slots, which is zero. Collective over the
+ * node. -ENOMEM, -ECONNRESET. */
 int pl_node_update_alloc(struct pl_optimizer *o,
+                         size_t slots,
                          const struct pl_params *params,
                          struct pl_error *err);
 

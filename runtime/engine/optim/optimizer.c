@@ -299,7 +299,7 @@ int pl_optimizer_make_state(struct pl_optimizer *o,
         o->count += range->own_count;
     }
     if (params->by_node)
-        return pl_node_update_alloc(o, params, err);
+        return pl_node_update_alloc(o, pl_optimizer_slots(o), params, err);
     bytes = PL_MAX(o->count * pl_real_size(params->real), (size_t)64);
     for (size_t i = 0; i < pl_optimizer_slots(o) && r == 0; i++)
         r = pl_device_alloc_zero(params->dev, bytes, "optimizers' state", &o->slot[i], err);
