@@ -132,6 +132,27 @@ def test_lost_later(step):
     assert "a rank's file may lack output: Stale file handle" in d.said(), d.said()
 
 
+def test_slow_sync(step):
+    """The disk takes long to store the log: the result does not wait for that, as others wait for it."""
+    library = os.environ.get("FAKE_STALE")
+    if not library:
+        print("# skipped: nothing can be preloaded")
+        return
+    flag = step.path("stale")
+    d, starters = running(step, 1, LD_PRELOAD=library, FAKE_STALE=flag, FAKE_STALE_SLOW="1",
+                          FAKE_STALE_DIR=step.trial("attempt-0"))
+    os.close(os.open(flag, os.O_CREAT | os.O_WRONLY))
+    starters[0].exited(0)
+    wait_for("the result", lambda: os.path.exists(step.trial("result.json")))
+    equal(step.result()["state"], "done")
+    assert d.process.poll() is None, d.said()
+    os.unlink(flag)
+    equal(starters[0].expect("verdict")["code"], 0)
+    starters[0].out.read_all(), starters[0].err.read_all()
+    equal(d.wait(), 0)
+    assert "unwritten" not in step.result(), step.result()
+
+
 def test_full_for_a_time(step):
     """Once there is room again, the log is complete."""
     d, starters, programs = full(step)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* To preload: a folder that an NFS server has forgotten. Once there is a file FAKE_STALE, calls for
  * what is open in a folder with FAKE_STALE_DIR in its path fail with ESTALE. With FAKE_STALE_LATE
- * only fsync(2) and close(2) do: the client had taken what the server then refused. */
+ * only fsync(2) and close(2) do: the client had taken what the server then refused. With
+ * FAKE_STALE_SLOW nothing fails, and fsync(2) waits until the file FAKE_STALE is gone. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
+
+#define SLOW_S 60
 
 #define VISIBLE __attribute__((visibility("default")))
 
@@ -42,9 +45,14 @@ static bool is_open_stale(int fd)
     return true;
 }
 
+static bool is_slow(void)
+{
+    return getenv("FAKE_STALE_SLOW") != NULL;
+}
+
 static bool is_stale(int fd)
 {
-    return !is_late() && is_open_stale(fd);
+    return !is_late() && !is_slow() && is_open_stale(fd);
 }
 
 VISIBLE int fsync(int fd)
@@ -53,6 +61,10 @@ VISIBLE int fsync(int fd)
 
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "fsync");
+    for (int turn = 0; is_slow() && turn < SLOW_S * 100 && is_open_stale(fd); turn++)
+        usleep(10000);
+    if (is_slow())
+        return real(fd);
     return is_open_stale(fd) ? -1 : real(fd);
 }
 

@@ -355,8 +355,8 @@ static void finish(struct pl_hub *hub)
     hub->state = PL_HUB_FINISHED;
     pl_hub_write_result(hub);
     pl_hub_write_status(hub);
-    for (unsigned i = 0; i < hub->step->nnodes;
-         i++) /* the last: under the plugin srun waits for it */
+    pl_hub_sync_log(hub);
+    for (unsigned i = 0; i < hub->step->nnodes; i++) /* the last: srun may wait for it */
         confirm_bye(hub, i);
     uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
 }

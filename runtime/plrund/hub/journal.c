@@ -506,11 +506,17 @@ void pl_hub_write_result(struct pl_hub *hub)
     add_numbers(hub, result);
     add_left_out(hub, result);
     pl_hub_flush_log(hub);
-    pl_log_file_sync(&hub->events);
-    pl_log_file_sync(&hub->metrics);
     add_unwritten(hub, result);
     if (write_result(hub, state, result, &err) < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));
         say_result(hub, state);
     }
+}
+
+void pl_hub_sync_log(struct pl_hub *hub)
+{
+    pl_log_file_sync(&hub->events);
+    pl_log_file_sync(&hub->metrics);
+    if (hub->events.unsure || hub->metrics.unsure)
+        pl_hub_write_result(hub);
 }
