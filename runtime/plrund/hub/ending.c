@@ -353,9 +353,7 @@ static void finish(struct pl_hub *hub)
     pl_hub_event(
         hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
     hub->state = PL_HUB_FINISHED;
-    pl_hub_write_result(hub);
-    pl_hub_write_status(hub);
-    pl_hub_sync_log(hub);
+    pl_hub_write_end(hub);
     for (unsigned i = 0; i < hub->step->nnodes; i++) /* the last: srun may wait for it */
         confirm_bye(hub, i);
     uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */

@@ -232,10 +232,12 @@ void pl_hub_event(struct pl_hub *hub, json_t *event);
 void pl_hub_write_status(struct pl_hub *hub);
 /* Writes the lines of the log that found no room on the disk so far. */
 void pl_hub_flush_log(struct pl_hub *hub);
-void pl_hub_write_result(struct pl_hub *hub);
-/* After the result: a slow disk may take longer than Slurm, or the trial's end, waits for that. If
- * lines are lost, the result is written again, and says so. */
-void pl_hub_sync_log(struct pl_hub *hub);
+/* False: there is none, which has been said. */
+bool pl_hub_write_result(struct pl_hub *hub);
+/* The result and the last status.json, and then the log's way to the disk: on a slow one that may
+ * take longer than Slurm, or the trial's end, waits for a result. If lines are lost, the result is
+ * written again, and says so. */
+void pl_hub_write_end(struct pl_hub *hub);
 
 /* metrics_log.c */
 /* Bytes that metrics.jsonl may have, by PLUME_METRICS_MAX; -EINVAL. */

@@ -472,7 +472,7 @@ static int exit_code(const struct pl_hub *hub)
     return code || !hub->cause ? code : pl_run_state_exit_code(hub->cause);
 }
 
-void pl_hub_write_result(struct pl_hub *hub)
+bool pl_hub_write_result(struct pl_hub *hub)
 {
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(json_decrefp) json_t *result = NULL;
@@ -482,7 +482,7 @@ void pl_hub_write_result(struct pl_hub *hub)
     struct pl_error err = {0};
 
     if (!hub->run || !hub->attempt_dir)
-        return;
+        return false;
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code", exit_code(hub), "started",
@@ -490,7 +490,7 @@ void pl_hub_write_result(struct pl_hub *hub)
     if (!result) {
         pl_log_error("run", "out of memory: this attempt has no result.json");
         say_result(hub, state);
-        return;
+        return false;
     }
     if (s->run_dir)
         json_object_set(result, "program", json_object_get(hub->doc, "program"));
@@ -510,13 +510,18 @@ void pl_hub_write_result(struct pl_hub *hub)
     if (write_result(hub, state, result, &err) < 0) {
         pl_log_error("run", "%s", pl_error_text(&err));
         say_result(hub, state);
+        return false;
     }
+    return true;
 }
 
-void pl_hub_sync_log(struct pl_hub *hub)
+void pl_hub_write_end(struct pl_hub *hub)
 {
+    bool written = pl_hub_write_result(hub);
+
+    pl_hub_write_status(hub);
     pl_log_file_sync(&hub->events);
     pl_log_file_sync(&hub->metrics);
-    if (hub->events.unsure || hub->metrics.unsure)
+    if (written && (hub->events.unsure || hub->metrics.unsure))
         pl_hub_write_result(hub);
 }
