@@ -102,3 +102,25 @@ trains() {
     [ "$rc" -eq 135 ] # SIGBUS
     [ "$(<err)" = "pltrain: cannot read '$PWD/tokens.bin': its file system failed, or the file was made shorter (SIGBUS)" ] || { cat err; false; }
 }
+
+# What a process sends has its own number where a fault has an address, which may look like one in a file.
+@test "a SIGBUS that somebody sends is not taken for a file that cannot be read" {
+    write tokens.bin "b''.join(bytes([i % 10, 0]) for i in range(100000))"
+    pltrain --epochs 100000 "$SOURCES" --source 2 >out 2>err &
+    for _ in {1..1000}; do
+        ! grep -q 'epoch 1/' out || break
+        sleep 0.02
+    done
+    python3 - $! <<'EOF'
+import ctypes, os, struct, sys
+with open(f"/proc/{sys.argv[1]}/maps") as maps:
+    address = next(int(line.split("-")[0], 16) for line in maps if line.rstrip().endswith("tokens.bin"))
+info = ctypes.create_string_buffer(struct.pack("iiiiQ", 7, 0, -1, 0, address), 128)  # by sigqueue(3)
+number = {"x86_64": 129, "aarch64": 138}[os.uname().machine]  # rt_sigqueueinfo(2)
+sys.exit(ctypes.CDLL(None).syscall(number, int(sys.argv[1]), 7, info))
+EOF
+    rc=0
+    wait $! || rc=$?
+    [ "$rc" -eq 135 ]
+    [[ $(<err) == "pltrain: crashed with module '$SOURCES'"*"(SIGBUS)" ]] || { cat err; false; }
+}

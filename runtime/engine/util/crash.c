@@ -56,9 +56,12 @@ static void add_cause(char *text, size_t size, const char *file)
 static void on_crash(int sig, siginfo_t *info, void *context)
 {
     char text[512] = "pltrain: ";
+    const char *file = NULL;
 
     (void)context;
-    add_cause(text, sizeof(text), sig == SIGBUS ? pl_file_map_find(info->si_addr) : NULL);
+    if (sig == SIGBUS && info->si_code > 0) /* not sent by a process: then it has no address */
+        file = pl_file_map_find(info->si_addr);
+    add_cause(text, sizeof(text), file);
     for (size_t i = 0; i < PL_COUNT(signals); i++)
         if (signals[i] == sig) {
             add(text, sizeof(text), " (");
