@@ -105,6 +105,15 @@ after_hub_died(const json_t *doc, int code, const char *said, enum pl_confidence
     return hub && node && strcmp(hub, node) == 0 ? PL_CAUSE_RUNTIME : PL_CAUSE_NODE;
 }
 
+/* True if srun gave up a launch, which it may do with 0: a hub that has begun has a log. Where
+ * somebody has removed the attempt's folder there is no claim either, and srun's word counts. */
+static bool launch_given_up(const char *attempt_dir, int load_error)
+{
+    _cleanup_free_ char *claim = pl_path_join(attempt_dir, "claim");
+
+    return pl_env(PL_ENV_PLUME_HUB) && load_error == -ENOENT && claim && access(claim, F_OK) == 0;
+}
+
 /* The cause of an end that the hub did not record. A new reference; NULL if nothing failed. */
 static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
 {
@@ -126,8 +135,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     if (cause && !(is_of_sigkill(cause) && says_step_cancelled(said, doc)))
         return json_incref(cause);
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
-    /* srun may give up a launch and end with 0; a hub that has begun has a log. */
-    if (kind == PL_CAUSE_NONE && code == 0 && !doc && !(reached_srun && r == -ENOENT))
+    if (kind == PL_CAUSE_NONE && code == 0 && !doc && !launch_given_up(attempt_dir, r))
         return NULL;
     if (kind != PL_CAUSE_NONE)
         confidence = inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED;

@@ -61,6 +61,16 @@ static void test_finish_launch_given_up(void **state)
     finish_with(0, 1, "failed", "launch");
 }
 
+/* Somebody has removed the attempt's folder, and with it the hub's log: srun's word counts. */
+static void test_finish_folder_removed(void **state)
+{
+    claim();
+    setenv("PLUME_HUB", "n1:5", 1);
+    assert_int_equal(unlink(in_run("trial-0000/attempt-0/claim")), 0);
+    assert_int_equal(rmdir(in_run("trial-0000/attempt-0")), 0);
+    finish_with(0, 0, "done", NULL);
+}
+
 static void test_finish_terminated(void **state)
 {
     claim();
@@ -263,6 +273,7 @@ int main(void)
         IN_RUN(test_finish_hub_vanished),      IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),        IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),      IN_RUN(test_finish_stopped),
+        IN_RUN(test_finish_folder_removed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
