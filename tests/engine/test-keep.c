@@ -226,6 +226,20 @@ static int carry(struct plume_context *pl, const struct plume_batch *b, plume_te
     return 0;
 }
 
+/* A constant that is made once, as one would do for a mask. Another op of the next step is where it
+ * was among the ops. */
+static int make_once(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
+{
+    static plume_tensor *half;
+    plume_tensor *y;
+
+    if (!half)
+        half = plume_full(pl, 2, (size_t[]){b->rows, 10}, 0.5);
+    y = fit_forward(pl, b);
+    *ret = plume_cross_entropy(pl, plume_mul(pl, y, half), b->field[1]);
+    return 0;
+}
+
 static plume_tensor *validated, *validated_loss;
 
 static int validate(struct plume_context *pl, const struct plume_batch *b)
@@ -331,6 +345,7 @@ static void test_what_cannot_be(void **state)
         {step, read_early, NULL, NULL, 0, "read 'z': the step that keeps it has not run yet"},
         {step, NULL, read_few, NULL, PL_SHARD_PARAM, "it has 160 numbers, not 3"},
         {carry, NULL, NULL, NULL, 0, "scale: input 0 is the result of an op of an earlier step"},
+        {make_once, NULL, NULL, NULL, 0, "div: input 1 is the result of an op of an earlier step"},
         {use_validated, NULL, NULL, NULL, 0, "cross_entropy: input 0 is the result of an op of an"},
         {give_last, NULL, NULL, NULL, 0,
          "training_step: the loss is the result of an op of an earlier"},

@@ -16,10 +16,12 @@ void pl_tape_finish(struct pl_tape *tape)
 {
     pl_tape_graphs_finish(tape);
     free(tape->nodes);
+    free(tape->places);
     free(tape->again);
     if (tape->dev)
         pl_device_free(tape->dev, tape->memory);
     pl_bump_finish(&tape->bump);
+    pl_bump_finish(&tape->tensors);
     *tape = (struct pl_tape){0};
 }
 
@@ -78,6 +80,26 @@ static int grow(struct pl_tape *tape)
     tape->nodes = nodes;
     tape->cap = cap;
     return 0;
+}
+
+/* The place of the next node; NULL: no memory. Its tensor whose turn it is has memory. */
+static struct pl_tape_place *next_place(struct pl_tape *tape)
+{
+    struct pl_tape_place *place;
+    size_t n = PL_MAX(2 * tape->n_places, (size_t)32);
+
+    if (tape->n >= tape->n_places) {
+        place = reallocarray(tape->places, n, sizeof(*place));
+        if (!place)
+            return NULL;
+        memset(place + tape->n_places, 0, (n - tape->n_places) * sizeof(*place));
+        tape->places = place;
+        tape->n_places = n;
+    }
+    place = &tape->places[tape->n];
+    if (!place->turn[place->next])
+        place->turn[place->next] = pl_bump_alloc(&tape->tensors, sizeof(plume_tensor));
+    return place->turn[place->next] ? place : NULL;
 }
 
 static void set_view(plume_tensor *out, const struct pl_apply *what)
@@ -144,7 +166,8 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
                            .attr = what->attr,
                            .scratch_bytes = what->scratch_bytes,
                            .before = pl_bump_mark(&tape->bump)};
-    plume_tensor *out = pl_bump_alloc(&tape->bump, sizeof(*out));
+    struct pl_tape_place *place = next_place(tape);
+    plume_tensor *out = place ? place->turn[place->next] : NULL;
     char *lists = pl_bump_alloc(&tape->bump,
                                 PL_MAX(n, (size_t)1) *
                                     (sizeof(*node.in) + sizeof(*node.in_count) + sizeof(*node.add) +
@@ -180,6 +203,7 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
         pl_tensor_set_channels_last(out);
     out->tape = tape;
     out->node = tape->n;
+    place->next = (place->next + 1) % PL_TAPE_TURNS;
     node.out = out;
     tape->nodes[tape->n++] = node;
     return 0;

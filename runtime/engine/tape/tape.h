@@ -259,6 +259,15 @@ struct pl_tape_peers {
     void *ctx;
 };
 
+/* The output tensors that a node's place has had. Recordings take turns with them: a tensor that a
+ * module has kept is not that of another op of the next recording, and still tells its node. */
+#define PL_TAPE_TURNS 8
+
+struct pl_tape_place {
+    plume_tensor *turn[PL_TAPE_TURNS]; /* NULL: not yet */
+    unsigned next;
+};
+
 struct pl_tape {
     struct pl_device *dev; /* holds all its tensors */
     const struct pl_kernels *kernels;
@@ -301,9 +310,12 @@ struct pl_tape {
 
     struct pl_node *nodes;
     size_t n, cap, cursor;
-    struct pl_bump bump; /* memory of nodes' lists and output tensors */
-    uint64_t recordings; /* number of times that begin .. end changed the tape */
-    bool changed;        /* by the last begin .. end */
+    struct pl_bump bump;          /* memory of nodes' lists */
+    struct pl_tape_place *places; /* of nodes, by number: their output tensors */
+    size_t n_places;
+    struct pl_bump tensors; /* memory of these, which stays until the tape's end */
+    uint64_t recordings;    /* number of times that begin .. end changed the tape */
+    bool changed;           /* by the last begin .. end */
 
     /* The plan. */
     bool planned;
