@@ -105,11 +105,11 @@ static plume_tensor *trace(struct stream *s)
             maybe_keep(s, APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, x), 1);
         y = maybe_keep(s, norm(s, x), 6);
         h = maybe_keep(s, branch(s, y), 6);
-        if (below(s, 4) == 0) /* a row that is repeated, as positions are for each sample */
-            h = APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, &s->net.t[2]);
-        x = h->rank == 1 || below(s, 3) ? APPLY(PLUME_OP_BINARY, 0, 0, x, h)
-            : below(s, 3)               ? APPLY(PLUME_OP_BINARY, 0, 0, h, x)
-                                        : APPLY(PLUME_OP_BINARY, 1, 0, x, h);
+        if (below(s, 4) == 0) /* rows that are repeated, as positions are for each sample, or one */
+            h = APPLY(PLUME_OP_UNARY, PLUME_TANH, 0, &s->net.t[below(s, 2) ? 2 : 4]);
+        x = h->rank < 3 || below(s, 3) ? APPLY(PLUME_OP_BINARY, 0, 0, x, h)
+            : below(s, 3)              ? APPLY(PLUME_OP_BINARY, 0, 0, h, x)
+                                       : APPLY(PLUME_OP_BINARY, 1, 0, x, h);
         maybe_keep(s, x, 6);
     }
     s->x = x;
@@ -157,10 +157,11 @@ static size_t run(struct stream *s, uint64_t seed, const struct how *how, double
 
     *s = (struct stream){.seed = seed};
     pl_tape_init(tape, dev, how->real, true);
-    leaf(&s->net, how->real, 2, (size_t[]){5, width});
+    leaf(&s->net, how->real, 3, (size_t[]){2, 3, width});
     leaf(&s->net, how->real, 2, (size_t[]){width, width});
     leaf(&s->net, how->real, 1, (size_t[]){width});
     leaf(&s->net, how->real, 1, (size_t[]){width});
+    leaf(&s->net, how->real, 2, (size_t[]){3, width});
     tape->amp_dtype = how->low;
     tape->amp_o2 = how->level == 2;
     tape->amp_o3 = how->level == 3;
