@@ -101,6 +101,7 @@ static void test_limits(void **state)
     run = fit_new_run();
     fit_hear(run);
     run->options.fast_dev_run = 2;
+    run->options.val_every = 5; /* its one epoch tries the validation, too */
     snprintf(run->hparams[0], 32, "epochs=9");
     fit_go(run, 1, 0);
     fit_assert_good(run);

@@ -46,6 +46,12 @@ agree_on_batches(struct pl_trainer *t, uint64_t mine, uint64_t *ret, struct pl_e
     return 0;
 }
 
+/* The running epoch, or the next one, has a validation. A run that tries everything tries it. */
+static bool validates(const struct pl_trainer *t)
+{
+    return (t->state.epoch + 1) % t->options->val_every == 0 || t->options->fast_dev_run;
+}
+
 /* Batches between validations in an epoch of n; 0 = no validation. */
 static int
 validation_interval(const struct pl_trainer *t, uint64_t n, uint64_t *ret, struct pl_error *err)
@@ -248,7 +254,7 @@ static void leave_out_warm_steps(struct pl_trainer *t)
 static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
-    bool this_epoch = (t->state.epoch + 1) % t->options->val_every == 0;
+    bool this_epoch = validates(t);
     uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0;
     int r = agree_on_batches(t, mine, &n, err);
 
@@ -442,8 +448,7 @@ check_schedule(const struct pl_trainer *t, const struct pl_optimizer *o, struct 
     if (!completes_epoch(t)) /* a few steps, to measure them or to try the module */
         return 0;
     r = check_monitor(t, "the learning-rate schedule watches", o->monitor, err);
-    if (r < 0 || strcmp(o->monitor, "train_loss") == 0 ||
-        (t->state.epoch + 1) % t->options->val_every == 0 ||
+    if (r < 0 || strcmp(o->monitor, "train_loss") == 0 || validates(t) ||
         pl_metrics_has(&t->metrics, o->monitor))
         return r;
     return pl_error_set(err, -EINVAL,
