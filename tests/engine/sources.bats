@@ -107,10 +107,7 @@ trains() {
 @test "a SIGBUS that somebody sends is not taken for a file that cannot be read" {
     write tokens.bin "b''.join(bytes([i % 10, 0]) for i in range(100000))"
     pltrain --epochs 100000 "$SOURCES" --source 2 >out 2>err &
-    for _ in {1..1000}; do
-        ! grep -q 'epoch 1/' out || break
-        sleep 0.02
-    done
+    wait_for 60 grep -q 'epoch 1/' out
     python3 - $! <<'EOF'
 import ctypes, os, struct, sys
 with open(f"/proc/{sys.argv[1]}/maps") as maps:
