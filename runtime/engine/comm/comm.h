@@ -218,8 +218,8 @@ int pl_comm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_erro
 struct pl_comm *pl_comm_node(struct pl_comm *comm);
 
 /* For a comm with a node. Zeroed memory of which the node has one piece for all of its ranks,
- * aligned to 64 bytes. Each rank comes first to its own part of the pages: the elements behind
- * bytes * rank / size. Collective over the node. Freed by destroy. */
+ * aligned to 64 bytes. Each rank touches its part first, so that the pages are near its processor:
+ * from bytes * rank / size on. Collective over the node. Freed by destroy. -ENOMEM, -ECONNRESET. */
 int pl_comm_alloc_common(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
 
 /* For a comm with a node: where this process sees a peer's memory. own: an address in this rank's

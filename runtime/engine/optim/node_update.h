@@ -28,8 +28,8 @@ void pl_node_update_part(const struct pl_optimizer *o,
                          size_t *from,
                          size_t *to);
 
-/* Where the other ranks of the node have element `from` of the parameters. mirrors: of as many
- * entries as the node has ranks. Returns their number. */
+/* Stores the addresses at which the other ranks of the node have element `from` of the parameters.
+ * mirrors: an array with an entry for each rank of the node. Returns the number of addresses. */
 unsigned pl_node_update_mirrors(const struct pl_params *params, size_t from, void **mirrors);
 
 #endif
