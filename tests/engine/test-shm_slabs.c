@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that ranks of a node share: where it lies, and that it has huge pages if the kernel can.
- */
+/* Memory that ranks of a node share: where it lies, that it has huge pages if the kernel can, and
+ * that there is enough of it. */
 #include "common/base/fs.h"
 #include "runtime/engine/comm/comm_shm_private.h"
 #include "tests/engine/ranks.h"
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,6 +19,14 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define COLLAPSE 25 /* MADV_COLLAPSE of Linux 6.1 */
 #define SLABS 3
+
+static off_t most = INT64_MAX; /* bytes of a file */
+
+/* In place of libc's: a file without its last pages is memory that ends, and SIGBUS beyond. */
+int ftruncate(int fd, off_t bytes)
+{
+    return (int)syscall(SYS_ftruncate, fd, bytes < most ? bytes : most);
+}
 
 static const char *PL_PRINTF(1, 2) say(const char *fmt, ...)
 {
@@ -129,10 +138,49 @@ static void test_large_slabs_have_huge_pages(void **state)
     ranks_run(2, 0, slabs, NULL, 0);
 }
 
+struct scarce {
+    size_t bytes, there;
+    bool common; /* else each rank's own */
+};
+
+static const char *slabs_without_pages(struct pl_comm *comm, void *shared)
+{
+    const struct scarce *s = shared;
+    struct pl_error err = {0};
+    void *memory;
+    char text[100];
+    int r;
+
+    most = (off_t)s->there;
+    r = s->common ? pl_comm_alloc_common(comm, s->bytes, &memory, &err)
+                  : pl_comm_alloc(comm, s->bytes, &memory, &err);
+    snprintf(text, sizeof(text), "out of memory for %zu bytes that ranks", s->bytes);
+    if (r >= 0 || !strstr(pl_error_text(&err), text))
+        return say("%zu bytes, %d: %s", s->bytes, r, pl_error_text(&err));
+    return NULL;
+}
+
+static void test_memory_without_pages_is_said(void **state)
+{
+    static const struct scarce cases[] = {
+        {3 * HUGE_PAGE, 2 * HUGE_PAGE, false},
+        {3 * HUGE_PAGE, 2 * HUGE_PAGE, true},
+        {HUGE_PAGE / 2, HUGE_PAGE / 4, false},
+        {HUGE_PAGE / 2, HUGE_PAGE / 4, true},
+    };
+    struct scarce *shared = ranks_shared(sizeof(*shared));
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        *shared = cases[i];
+        ranks_run(2, 0, slabs_without_pages, shared, 0);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_large_slabs_have_huge_pages),
+        cmocka_unit_test(test_memory_without_pages_is_said),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

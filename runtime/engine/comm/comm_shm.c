@@ -246,6 +246,10 @@ attach(struct pl_shm *shm, const struct pl_comm_peer *peers, int control_fd, str
     else
         r = pl_shm_map_peer(peers[0].pid, peers[0].fd, control_bytes(shm->base.size), pl_shm_map,
                             (void **)&shm->control);
+    if (r == 0)
+        r = pl_shm_take_pages(shm->control, control_bytes(shm->base.size));
+    if (r == -ENOMEM)
+        return pl_error_set(err, r, "out of memory for the ranks of a node to meet in");
     if (r < 0)
         return pl_shm_cannot_map(shm, gone < shm->base.size ? gone : 0, r, err);
     if (gone == shm->base.size)

@@ -11,6 +11,9 @@
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_LEAST (2 * HUGE_PAGE)
@@ -54,19 +57,35 @@ static int map_slab(int fd, size_t bytes, void **ret)
     return 0;
 }
 
+int pl_shm_take_pages(void *memory, size_t bytes)
+{
+    if (bytes == 0 || madvise(memory, bytes, MADV_POPULATE_WRITE) == 0)
+        return 0;
+    return errno == EFAULT || errno == ENOMEM ? -ENOMEM : 0; /* EFAULT: instead of SIGBUS */
+}
+
 /* Kernels make small pages of shared memory, whatever madvise(2) asks of huge ones, unless an
  * administrator has allowed these; but from Linux 6.1 on they join pages to huge ones on demand.
  * That is also ten times as fast as a fault for each small page. Only whole huge pages, so that no
  * memory is used that was not asked for. Kernels that refuse leave small pages. */
-static void join_pages(char *slab, size_t bytes)
+static int join_pages(char *slab, size_t bytes)
 {
     size_t whole = bytes / HUGE_PAGE * HUGE_PAGE;
+    int r = 0;
 
-    if (bytes < HUGE_LEAST)
-        return;
-    for (size_t at = 0; at < whole; at += HUGE_PAGE)
-        *(volatile char *)(slab + at) = 0; /* a huge page needs one page to begin with */
-    (void)madvise(slab, whole, MADV_COLLAPSE);
+    if (bytes >= HUGE_LEAST) {
+        for (size_t at = 0; at < whole && r == 0; at += HUGE_PAGE)
+            r = pl_shm_take_pages(slab + at, 1); /* a huge page needs one page to begin with */
+        if (r == 0)
+            (void)madvise(slab, whole, MADV_COLLAPSE);
+    }
+    return r == 0 ? pl_shm_take_pages(slab, bytes) : r;
+}
+
+static int no_pages(size_t bytes, struct pl_error *err)
+{
+    return pl_error_set(err, -ENOMEM, "out of memory for %zu bytes that ranks of a node share",
+                        bytes);
 }
 
 int pl_shm_map_peer(
@@ -85,9 +104,12 @@ int pl_shm_make_fd(size_t bytes, int *ret, struct pl_error *err)
     _cleanup_close_ int fd = memfd_create("plume", MFD_CLOEXEC);
 
     if (fd < 0)
-        return pl_error_errno(err, errno, "cannot make shared memory");
+        return pl_error_errno(
+            err, errno, "cannot make shared memory by memfd_create(2) (--comm tcp needs none)");
     if (ftruncate(fd, (off_t)bytes) < 0)
-        return pl_error_errno(err, errno, "cannot make %zu bytes of shared memory", bytes);
+        return pl_error_errno(err, errno, "cannot make %zu bytes of shared memory%s", bytes,
+                              errno == EFBIG ? " (ulimit -f is too small; --comm tcp needs none)"
+                                             : "");
     *ret = PL_TAKE_FD(fd);
     return 0;
 }
@@ -128,7 +150,9 @@ static int share_slab(struct pl_shm *shm, struct pl_shm_slab *slab, struct pl_er
     r = map_slab(fd, slab->bytes, (void **)&slab->base[me]);
     if (r < 0)
         return pl_error_errno(err, r, "cannot map %zu bytes of shared memory", slab->bytes);
-    join_pages(slab->base[me], slab->bytes);
+    r = join_pages(slab->base[me], slab->bytes);
+    if (r < 0)
+        return no_pages(slab->bytes, err);
     atomic_store(&shm->control->fd[me], fd);
     if ((r = pl_shm_meet(shm, PL_SHM_SHARE, NULL, 0, slab->bytes, err)) < 0)
         return r;
@@ -173,13 +197,15 @@ int pl_shm_alloc(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error
 }
 
 /* This rank's part of the pages, so that they lie in the memory of its processor. */
-static void join_part(const struct pl_shm *shm, char *memory, size_t bytes)
+static int join_part(const struct pl_shm *shm, char *memory, size_t bytes)
 {
     size_t pages = bytes / HUGE_PAGE;
     size_t from = pages * shm->base.rank / shm->base.size;
     size_t to = pages * (shm->base.rank + 1) / shm->base.size;
+    bool last = shm->base.rank + 1 == shm->base.size;
 
-    join_pages(memory + from * HUGE_PAGE, (to - from) * HUGE_PAGE);
+    return join_pages(memory + from * HUGE_PAGE,
+                      last ? bytes - from * HUGE_PAGE : (to - from) * HUGE_PAGE);
 }
 
 static int share_common(struct pl_shm *shm, struct pl_shm_common *common, struct pl_error *err)
@@ -199,7 +225,9 @@ static int share_common(struct pl_shm *shm, struct pl_shm_common *common, struct
                                 map_slab, &common->memory);
     if (r < 0)
         return pl_shm_cannot_map(shm, 0, r, err);
-    join_part(shm, common->memory, common->bytes);
+    r = join_part(shm, common->memory, common->bytes);
+    if (r < 0)
+        return no_pages(common->bytes, err);
     return pl_shm_meet(shm, PL_SHM_SHARE, NULL, 0, common->bytes, err);
 }
 

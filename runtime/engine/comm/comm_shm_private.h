@@ -95,6 +95,11 @@ int pl_shm_map(int fd, size_t bytes, void **ret);
 int pl_shm_map_peer(
     pid_t pid, int peer_fd, size_t bytes, int (*map)(int fd, size_t bytes, void **ret), void **ret);
 
+/* Gives memory its pages. Else the kernel looks for each page when somebody first writes to it, and
+ * where it finds none, as a limit of vm.overcommit_memory=2 may have it, it ends the writer by
+ * SIGBUS. Before Linux 5.14 pages come one by one. -ENOMEM. */
+int pl_shm_take_pages(void *memory, size_t bytes);
+
 /* The error of a peer's memory that cannot be mapped (r): the peer has perhaps ended, mostly
  * because another rank did. */
 int pl_shm_cannot_map(struct pl_shm *shm, unsigned peer, int r, struct pl_error *err);
