@@ -247,9 +247,10 @@ struct pl_copy_args {
     void *dst;
 };
 
-/* y = 0, 1, ... n - 1. Exact. */
+/* y = first, first + step, ..., n of them, all of them numbers of 32 bits. Exact. */
 struct pl_arange_args {
     size_t n;
+    int32_t first, step;
     int32_t *y;
 };
 

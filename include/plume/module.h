@@ -92,6 +92,8 @@ enum plume_op {
     PLUME_OP_RANDOM,
     PLUME_OP_LSTM,
     PLUME_OP_DETACH,
+    PLUME_OP_RANGE,
+    PLUME_OP_EXPAND,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

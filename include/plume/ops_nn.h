@@ -16,6 +16,104 @@ static inline plume_tensor *plume_mean_of_all(struct plume_context *pl, plume_te
     return plume_mean(pl, x, 0, PLUME_RANK_MAX);
 }
 
+/* x, which plume_sum() made of `like`, with the dimensions first .. end - 1 that are gone: of 1. */
+static inline plume_tensor *plume_keep_dims(
+    struct plume_context *pl, plume_tensor *x, plume_tensor *like, size_t first, size_t end)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, rank = like ? pl->api->shape(like, shape) : 0;
+
+    for (size_t d = first; d < end && d < rank; d++)
+        shape[d] = 1;
+    return plume_reshape(pl, x, rank, shape);
+}
+
+/* The number of elements of dimensions first .. end - 1; 0 if there are no such dimensions. */
+static inline size_t
+plume_count_of(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, rank = x ? pl->api->shape(x, shape) : 0, n = 1;
+
+    for (size_t d = first; d < end && d < rank; d++)
+        n *= shape[d];
+    return first < end && first < rank ? n : 0;
+}
+
+/* log of the sum of e^x over dimensions first .. end - 1, which are removed as by plume_sum(). No
+ * large x overflows: the largest is taken out first. Elements of minus infinity add nothing; where
+ * all are, so is the result, and their gradients are NaN, as PyTorch's. */
+static inline plume_tensor *
+plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, rank = x ? pl->api->shape(x, shape) : 0, to = 0;
+    plume_tensor *most = plume_detach(pl, x), *infinite, *sum;
+    const size_t one = 1;
+
+    if (plume_count_of(pl, x, first, end) &&
+        rank) { /* the dimensions as one, to find its largest */
+        for (size_t d = 0; d < rank; d++)
+            if (d > first && d < end)
+                shape[to - 1] *= shape[d];
+            else
+                shape[to++] = shape[d];
+        most = plume_max(pl, plume_reshape(pl, most, to, shape), first);
+        infinite = plume_eq(pl, plume_abs(pl, most), plume_full(pl, 1, &one, HUGE_VAL));
+        most = plume_masked_fill(pl, most, infinite, 0);
+        most = plume_keep_dims(pl, most, x, first, end);
+    }
+    sum = plume_sum(pl, plume_exp(pl, plume_sub(pl, x, most)), first, end);
+    rank = sum ? pl->api->shape(sum, shape) : 0;
+    return plume_add(pl, plume_ln(pl, sum), plume_reshape(pl, most, rank, shape));
+}
+
+/* The variance over dimensions first .. end - 1 of n elements, which are removed as by plume_sum():
+ * the sum of (x - mean)^2, divided by n - correction. torch.var()'s correction is 1 unless told
+ * otherwise. n is larger than it (PyTorch warns, and returns NaN or infinity). */
+static inline plume_tensor *
+plume_var(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, double correction)
+{
+    size_t n = plume_count_of(pl, x, first, end);
+    plume_tensor *mean = plume_detach(pl, plume_mean(pl, x, first, end)), *d;
+    char text[128];
+
+    if (!x || !mean)
+        return NULL;
+    if (!((double)n > correction)) {
+        snprintf(text, sizeof(text),
+                 "var: %zu elements with the correction %g: there must be more than that", n,
+                 correction);
+        pl->api->fail(pl, -EINVAL, text);
+        return NULL;
+    }
+    /* The mean's own gradient is the sum of all d, and so zero. */
+    d = plume_sub(pl, x, plume_keep_dims(pl, mean, x, first, end));
+    return plume_scale(pl, plume_sum(pl, plume_mul(pl, d, d), first, end),
+                       1 / ((double)n - correction), 0);
+}
+
+/* sqrt(x), whose gradient is 0 where x is 0. */
+static inline plume_tensor *plume_root(struct plume_context *pl, plume_tensor *x)
+{
+    const size_t one = 1;
+    plume_tensor *zero = plume_full(pl, 1, &one, 0), *is_zero = plume_eq(pl, x, zero);
+
+    return plume_masked_fill(pl, plume_sqrt(pl, plume_masked_fill(pl, x, is_zero, 1)), is_zero, 0);
+}
+
+/* The square root of plume_var(). Where all elements are equal its gradient is 0. */
+static inline plume_tensor *
+plume_std(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, double correction)
+{
+    return plume_root(pl, plume_var(pl, x, first, end, correction));
+}
+
+/* The square root of the sum of x^2 over dimensions first .. end - 1, which are removed as by
+ * plume_sum(); its gradient is 0 where it is 0. */
+static inline plume_tensor *
+plume_norm(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    return plume_root(pl, plume_sum(pl, plume_mul(pl, x, x), first, end));
+}
+
 /* 0 if plume_add() would repeat both a and b, as [rows] and [rows, 1], and so pair each element of
  * one with all of the other; with `same` if their shapes differ in anything. */
 static inline int

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Ops of elements, views, indices, sums, products and normalizations, as random calls."""
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -154,9 +156,11 @@ def cat(g):
     return g.call("cat", list_, [d], lambda *t: torch.cat(t, d))
 
 
-def reduction(name, f):
+def reduction(name, f, check=None):
     def make(g):
         x = g.any()
+        if check:
+            check(g.value(x))
         n = g.value(x).dim()
         first = g.rnd.randrange(n)
         end = g.rnd.randint(first + 1, n)
@@ -239,6 +243,75 @@ def pad(g):
     a, b, v = g.rnd.randrange(3), g.rnd.randrange(3), g.rnd.choice([0, 0.5])
     behind = 2 * (g.value(x).dim() - 1 - d)
     return g.call("pad", [x], [d, a, b, v], lambda t: F.pad(t, [0] * behind + [a, b], value=v))
+
+
+@op
+def stack(g):
+    x = g.any(1, 4)
+    s = list(g.value(x).shape)
+    d = g.rnd.randint(0, len(s))
+    list_ = [x] + [g.real(lambda t: list(t.shape) == s) or g.leaf(s) for _ in range(g.rnd.randint(0, 3))]
+    g.rnd.shuffle(list_)
+    return g.call("stack", list_, [d], lambda *t: torch.stack(t, d))
+
+
+@op
+def flip(g):
+    x = g.any()
+    d = some_dim(g, x)
+    return g.call("flip", [x], [d], lambda t: t.flip(d))
+
+
+@op
+def roll(g):
+    x = g.any()
+    d, by = some_dim(g, x), g.rnd.randint(-8, 8)
+    return g.call("roll", [x], [d, by], lambda t: t.roll(by, d))
+
+
+@op
+def add_dim(g):
+    x = g.any(1, 4)
+    d = g.rnd.randint(0, g.value(x).dim())
+    return g.call("add_dim", [x], [d], lambda t: t.unsqueeze(d))
+
+
+@op
+def expand(g):
+    x = g.any()
+    s = [n if n > 1 or g.rnd.random() < 0.5 else g.rnd.choice(SIZES) for n in g.value(x).shape]
+    s = [g.rnd.choice(SIZES) for _ in range(g.rnd.randint(0, 5 - len(s)))] + s
+    return g.call("expand", [x], s, lambda t: t.expand(s))
+
+
+def spread_of(name, f, least):
+    """Over a range of dimensions, with more elements than the correction."""
+    def make(g):
+        x = g.any()
+        n = list(g.value(x).shape)
+        first = g.rnd.randrange(len(n))
+        end = g.rnd.randint(first + 1, len(n))
+        c = g.rnd.choice([0, 1, 1, 2, 0.5])
+        count = math.prod(n[first:end])
+        if count <= c:
+            raise Unfit
+        d = list(range(first, end))
+        if (f(g.value(x), d, c) < least).any():
+            raise Unfit
+        return g.call(name, [x], [first, end, c], lambda t: one(f(t, d, c)))
+
+    OPS[name] = make
+
+
+def positive_sizes(t):
+    positive(t.abs())
+
+
+# PyTorch has whole corrections in its signature, and takes others.
+spread_of("var", lambda t, d, c: t.var(d, correction=c), -1)
+spread_of("std", lambda t, d, c: t.std(d, correction=c), 0.1)
+reduction("logsumexp", lambda t, d: t.logsumexp(d))
+reduction("norm", lambda t, d: torch.linalg.vector_norm(t, dim=d), positive_sizes)
 
 
 # -- layers

@@ -12,6 +12,7 @@
 #include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "plume/ops_rnn.h"
+#include "plume/ops_shape.h"
 #include "runtime/engine/ops/ops.h"
 #include "tests/graphs/on_xla.h"
 #include "tests/lib/on_device.h"
@@ -143,6 +144,15 @@ static plume_tensor *of_shapes(struct run *run, const struct call *c)
     OP("argmax", plume_argmax(PL, IN(0), shape[0]));
     OP("argmin", plume_argmin(PL, IN(0), shape[0]));
     OP("cumsum", plume_cumsum(PL, IN(0), shape[0]));
+    OP("stack", plume_stack(PL, shape[0], c->n_in, list));
+    OP("flip", plume_flip(PL, IN(0), shape[0]));
+    OP("roll", plume_roll(PL, IN(0), shape[0], (int64_t)NUM(1)));
+    OP("add_dim", plume_add_dim(PL, IN(0), shape[0]));
+    OP("expand", plume_expand(PL, IN(0), c->n, shape));
+    OP("logsumexp", plume_logsumexp(PL, IN(0), shape[0], shape[1]));
+    OP("var", plume_var(PL, IN(0), shape[0], shape[1], NUM(2)));
+    OP("std", plume_std(PL, IN(0), shape[0], shape[1], NUM(2)));
+    OP("norm", plume_norm(PL, IN(0), shape[0], shape[1]));
     OP("pad", plume_pad(PL, IN(0), shape[0], shape[1], shape[2], NUM(3)));
     return NULL;
 }

@@ -176,3 +176,25 @@ int pl_op_broadcast(struct pl_tape *tape,
         r = expand_to(tape, &ret[1], rank, shape, ones, err);
     return r < 0 ? r : set_rank(tape, &ret[1], rank - ones, err);
 }
+
+int pl_build_expand(struct pl_tape *tape,
+                    const struct pl_op_request *req,
+                    plume_tensor **ret,
+                    struct pl_error *err)
+{
+    plume_tensor *t = req->in[0];
+    struct pl_apply what = {0};
+    int r = pl_op_given_shape(req, 0, &what, err);
+
+    if (r < 0)
+        return r;
+    if (!pl_op_all_real(req) || t->rank > what.rank)
+        return pl_op_refuse(req, "needs real numbers, and at most so many dimensions", err);
+    for (size_t d = 0; d < what.rank; d++)
+        if (size_at(t, what.rank, d) != 1 && size_at(t, what.rank, d) != what.shape[d])
+            return pl_op_refuse(req, "only dimensions of 1 are repeated", err);
+    r = expand_to(tape, &t, what.rank, what.shape, 0, err);
+    if (r == 0)
+        *ret = t;
+    return r;
+}

@@ -23,7 +23,8 @@ pl_op_build pl_build_linear, pl_build_matmul, pl_build_unary, pl_build_binary, p
     pl_build_mse, pl_build_layernorm, pl_build_softmax, pl_build_normalize, pl_build_embedding,
     pl_build_reshape, pl_build_slice, pl_build_permute, pl_build_cat;
 pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_attention,
-    pl_build_arange;
+    pl_build_arange, pl_build_range;
+pl_op_build pl_build_expand;                              /* op_broadcast.c */
 pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */
 
 pl_op_build pl_build_gather, pl_build_top, pl_build_cumsum, pl_build_one_hot; /* op_index.c */

@@ -234,11 +234,14 @@ int pl_build_cat(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* arange: 0, 1, ... as labels */
+/* arange, range: attr.i[0], and on by attr.i[1], as labels */
 
 static void arange_forward(const struct pl_call *c)
 {
-    c->k->arange(&(struct pl_arange_args){.n = c->node->out->count, .y = c->out});
+    c->k->arange(&(struct pl_arange_args){.n = c->node->out->count,
+                                          .first = (int32_t)c->attr->i[0],
+                                          .step = (int32_t)c->attr->i[1],
+                                          .y = c->out});
 }
 
 static const struct pl_op op_arange = {
@@ -248,18 +251,44 @@ static const struct pl_op op_arange = {
     .forward = arange_forward,
 };
 
-int pl_build_arange(struct pl_tape *tape,
-                    const struct pl_op_request *req,
-                    plume_tensor **ret,
-                    struct pl_error *err)
+static int apply_range(struct pl_tape *tape,
+                       const struct pl_op_request *req,
+                       int64_t first,
+                       int64_t step,
+                       plume_tensor **ret,
+                       struct pl_error *err)
 {
     int64_t n = req->args.i[0];
 
     if (n < 1 || n > INT32_MAX)
         return pl_error_set(err, -EINVAL, "%s: %lld is not a valid number of labels", req->name,
                             (long long)n);
-    return pl_tape_apply(
-        tape,
-        &(struct pl_apply){.op = &op_arange, .dtype = PLUME_I32, .rank = 1, .shape = {(size_t)n}},
-        ret, err);
+    if (first < INT32_MIN || first > INT32_MAX || step < INT32_MIN || step > INT32_MAX ||
+        first + (n - 1) * step < INT32_MIN || first + (n - 1) * step > INT32_MAX)
+        return pl_error_set(err, -EINVAL,
+                            "%s: %lld numbers from %lld by %lld: not all of them have 32 bits",
+                            req->name, (long long)n, (long long)first, (long long)step);
+    return pl_tape_apply(tape,
+                         &(struct pl_apply){.op = &op_arange,
+                                            .dtype = PLUME_I32,
+                                            .rank = 1,
+                                            .shape = {(size_t)n},
+                                            .attr = {{first, step}, {0}}},
+                         ret, err);
+}
+
+int pl_build_arange(struct pl_tape *tape,
+                    const struct pl_op_request *req,
+                    plume_tensor **ret,
+                    struct pl_error *err)
+{
+    return apply_range(tape, req, 0, 1, ret, err);
+}
+
+int pl_build_range(struct pl_tape *tape,
+                   const struct pl_op_request *req,
+                   plume_tensor **ret,
+                   struct pl_error *err)
+{
+    return apply_range(tape, req, req->args.i[1], req->args.i[2], ret, err);
 }

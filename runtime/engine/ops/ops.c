@@ -42,6 +42,8 @@ static const struct {
     [PLUME_OP_RANDOM] = {"uniform, bernoulli or normal", 0, 0, pl_build_random},
     [PLUME_OP_ONE_HOT] = {"one_hot", 1, 1, pl_build_one_hot},
     [PLUME_OP_LSTM] = {"lstm", 2, 4, pl_build_lstm},
+    [PLUME_OP_RANGE] = {"range", 0, 0, pl_build_range},
+    [PLUME_OP_EXPAND] = {"expand", 1, 1, pl_build_expand},
     [PLUME_OP_DETACH] = {"detach", 1, 1, pl_build_detach},
 };
 

@@ -118,7 +118,10 @@ void pl_lower_cat_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
 
 void pl_lower_arange_forward(struct pl_lower *l, size_t i)
 {
-    size_t n = pl_lower_node(l, i)->out->count;
+    const struct pl_node *node = pl_lower_node(l, i);
+    struct pl_hlo_value y = pl_hlo_iota(l->h, "i32", 1, &node->out->count, 0);
 
-    pl_lower_set(l, i, pl_hlo_iota(l->h, "i32", 1, &n, 0));
+    y = pl_hlo_two(l->h, "multiply", y, pl_hlo_fill_like(l->h, y, (double)node->attr.i[1]));
+    pl_lower_set(l, i,
+                 pl_hlo_two(l->h, "add", y, pl_hlo_fill_like(l->h, y, (double)node->attr.i[0])));
 }

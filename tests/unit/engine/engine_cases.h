@@ -95,8 +95,9 @@ static plume_tensor *f_broadcast(struct net *net)
     plume_tensor *a = OP(PLUME_OP_RESHAPE, ARGS({4, 4, 1, 6, 1}, {0}), &net->t[0]);
     plume_tensor *b = OP(PLUME_OP_RESHAPE, ARGS({3, 6, 1, 1}, {0}), &net->t[1]);
     plume_tensor *row = OP(PLUME_OP_RESHAPE, ARGS({2, 6, 1}, {0}), &net->t[1]);
-    plume_tensor *x = OP(PLUME_OP_BINARY, ARGS({1}, {0}), row, &net->t[1]); /* [6, 6] */
-    plume_tensor *y = OP(PLUME_OP_BINARY, ARGS({2}, {0}), b, a);            /* [4, 6, 6, 1] */
+    plume_tensor *x = OP(PLUME_OP_BINARY, ARGS({1}, {0}),
+                         OP(PLUME_OP_EXPAND, ARGS({2, 6, 6}, {0}), row), &net->t[1]); /* [6, 6] */
+    plume_tensor *y = OP(PLUME_OP_BINARY, ARGS({2}, {0}), b, a); /* [4, 6, 6, 1] */
 
     y = OP(PLUME_OP_REDUCE, ARGS({0, 1, 0, 1}, {0}), y); /* [6, 6, 1] */
     return OP(PLUME_OP_BINARY, NONE, weigh(net, x), weigh(net, y));
@@ -225,7 +226,10 @@ static plume_tensor *f_index(struct net *net)
     plume_tensor *z = OP(PLUME_OP_GATHER, ARGS({1, 0, 1, 1}, {0}), c, most); /* not those at 1 */
     plume_tensor *hot = OP(PLUME_OP_ONE_HOT, ARGS({6}, {0}), &net->t[4]);    /* [4, 6] */
     plume_tensor *sum = OP(PLUME_OP_CUMSUM, ARGS({1}, {0}), c);
+    plume_tensor *last =
+        op(net, PLUME_OP_RANGE, 0, NULL, (struct plume_op_args)ARGS({4, 3, -1}, {0}));
 
+    z = OP(PLUME_OP_GATHER, ARGS({2, 1}, {0}), z, last); /* the other way round */
     sum = OP(PLUME_OP_BINARY, NONE, weigh(net, sum),
              weigh(net, OP(PLUME_OP_CUMSUM, ARGS({0, 1}, {0}), c)));
     x = OP(PLUME_OP_BINARY, ARGS({2}, {0}), x, OP(PLUME_OP_BINARY, ARGS({2}, {0}), a, hot));

@@ -7,7 +7,7 @@
 _Static_assert(PLUME_OP_LINEAR == 1 && PLUME_OP_CAT == 9 && PLUME_OP_LAYERNORM == 15 &&
                    PLUME_OP_EMBEDDING == 18 && PLUME_OP_ATTENTION == 22 && PLUME_OP_FULL == 26 &&
                    PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35 && PLUME_OP_LSTM == 36 &&
-                   PLUME_OP_DETACH == 37,
+                   PLUME_OP_DETACH == 37 && PLUME_OP_EXPAND == 39,
                "ops keep their numbers");
 _Static_assert(sizeof(struct plume_op_args) == 80 && offsetof(struct plume_op_args, f) == 64,
                "the numbers of an op keep their places");
@@ -335,6 +335,28 @@ static void test_shapes_that_ops_refuse(void **state)
          {{0}, {0}},
          "mse: the two have other dimensions: is one transposed?: f64[2, 3, 4], f64[2, 4, 3]"},
         {PLUME_OP_ARANGE, 0, {0}, {{0}, {0}}, "arange: 0 is not a valid number of labels"},
+        {PLUME_OP_RANGE, 0, {0}, {{0, 1, 1}, {0}}, "range: 0 is not a valid number of labels"},
+        {PLUME_OP_RANGE,
+         0,
+         {0},
+         {{3, INT32_MAX - 1, 1}, {0}},
+         "range: 3 numbers from 2147483646 by 1: not all of them have 32 bits"},
+        {PLUME_OP_RANGE,
+         0,
+         {0},
+         {{2, 0, INT64_MIN}, {0}},
+         "range: 2 numbers from 0 by -9223372036854775808: not all of them have 32 bits"},
+        {PLUME_OP_EXPAND,
+         1,
+         {1},
+         {{2, 4, 5}, {0}},
+         "expand: only dimensions of 1 are repeated: f64[6]"},
+        {PLUME_OP_EXPAND,
+         1,
+         {0},
+         {{1, 24}, {0}},
+         "expand: needs real numbers, and at most so many dimensions: f64[4, 6]"},
+        {PLUME_OP_EXPAND, 1, {1}, {{6, 6}, {0}}, "expand: 6 is not a number of dimensions"},
         {PLUME_OP_MATMUL,
          2,
          {2, 2},

@@ -4,6 +4,7 @@
 #include "plume/ops_attention.h"
 #include "plume/ops_image.h"
 #include "plume/ops_nn.h"
+#include "plume/ops_shape.h"
 #include "runtime/engine/ops/ops.h"
 #include "tests/golden/ops_nn.h"
 #include "tests/lib/on_device.h"
@@ -342,7 +343,110 @@ static void test_refused_calls(void **state)
     step.failed = 0;
     assert_null(plume_pad(&step.pl, x, 3, 1, 1, 0));
     assert_int_equal(step.failed, -EINVAL);
+    step.failed = 0;
+    assert_null(plume_var(&step.pl, x, 0, 1, 1));
+    assert_string_equal(step.text,
+                        "var: 1 elements with the correction 1: there must be more than that");
+    assert_null(plume_std(&step.pl, x, 1, 2, 3));
+    assert_null(plume_flip(&step.pl, x, 3));
+    assert_string_equal(step.text, "flip: there is no dimension 3 among 3");
+    assert_null(plume_roll(&step.pl, x, (size_t)-1, 1));
+    assert_null(plume_add_dim(&step.pl, x, 4));
+    assert_string_equal(step.text, "add_dim: there is no dimension 4 among 4");
+    assert_null(plume_stack(&step.pl, 0, 0, &x));
+    assert_string_equal(step.text, "stack: takes 1 to 4096 tensors");
+    assert_int_equal(step.failed, -EINVAL);
     pl_tape_end(&step.tape);
+    pl_tape_finish(&step.tape);
+}
+
+/* The value and the gradients of two elements at the edges: torch.logsumexp()'s. */
+static void test_logsumexp_of_infinities(void **state)
+{
+    static const double inf = INFINITY, nan = NAN;
+    const struct {
+        double x[2], y, grad[2];
+    } known[] = {
+        {{-inf, -inf}, -inf, {nan, nan}},    {{inf, 1}, inf, {nan, 0}},
+        {{inf, inf}, inf, {nan, nan}},       {{-inf, 1}, 1, {0, 1}},
+        {{nan, 1}, nan, {nan, nan}},         {{inf, -inf}, inf, {nan, 0}},
+        {{1e300, 1e300}, 1e300, {0.5, 0.5}}, {{-1000, -1000}, -1000 + M_LN2, {0.5, 0.5}},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < PL_COUNT(known); k++) {
+        struct step step;
+        plume_tensor *x, *y, *roots[1];
+
+        begin(&step);
+        x = REAL(1, 2);
+        memcpy(step.data[0], known[k].x, sizeof(known[k].x));
+        y = plume_logsumexp(&step.pl, x, 1, 2);
+        roots[0] = y;
+        pl_tape_end(&step.tape);
+        assert_int_equal(pl_tape_prepare(&step.tape, roots, 1, 1, NULL), 0);
+        assert_int_equal(pl_tape_forward(&step.tape, NULL), 0);
+        assert_int_equal(
+            pl_tape_backward(&step.tape, &(struct pl_backward){.loss = y, .seed = 1}, NULL), 0);
+        for (size_t i = 0; i < 3; i++) {
+            double got = i == 2 ? *(const double *)pl_tensor_data(y) : step.grad[0][i];
+            double want = i == 2 ? known[k].y : known[k].grad[i];
+
+            if (!(got == want || fabs(got - want) <= 1e-12 * fabs(want) ||
+                  (isnan(got) && isnan(want))))
+                fail_msg("case %zu: %zu is %g, not %g", k, i, got, want);
+        }
+        pl_tape_finish(&step.tape);
+    }
+}
+
+/* Of equal elements, and of none but zeros: their gradient is 0, not NaN. */
+static void test_roots_of_zero(void **state)
+{
+    struct step step;
+    plume_tensor *x, *y;
+
+    (void)state;
+    begin(&step);
+    x = REAL(3, 2);
+    for (size_t i = 0; i < 6; i++)
+        step.data[0][i] = i < 2 ? 0 : i < 4 ? 7 : (double)i;
+    y = plume_add(&step.pl, plume_std(&step.pl, x, 1, 2, 1),
+                  plume_norm(&step.pl, plume_slice(&step.pl, x, 0, 0, 1), 1, 2));
+    run(&step, y);
+    assert_true(((const double *)pl_tensor_data(y))[0] == 0);
+    assert_true(((const double *)pl_tensor_data(y))[1] == 0);
+    for (size_t i = 0; i < 4; i++)
+        assert_true(step.grad[0][i] == 0);
+    assert_true(step.grad[0][4] < 0 || step.grad[0][4] > 0);
+    pl_tape_finish(&step.tape);
+}
+
+/* More tensors than an op takes: each is at its place, and gets its gradient. */
+static void test_many_are_stacked(void **state)
+{
+    enum { MANY = 150 };
+    struct step step;
+    plume_tensor *x, *y, *list[MANY];
+
+    (void)state;
+    begin(&step);
+    x = REAL(2);
+    for (size_t i = 0; i < MANY; i++)
+        list[i] = plume_scale(&step.pl, x, (double)i, 0);
+    y = plume_stack(&step.pl, 1, MANY, list);
+    y = plume_sum(
+        &step.pl,
+        plume_mul(&step.pl, y, plume_cumsum(&step.pl, plume_full(&step.pl, SHAPE(MANY), 1), 0)), 1,
+        2);
+    run(&step, y);
+    for (size_t k = 0; k < 2; k++) {
+        double want = 0;
+
+        for (size_t i = 0; i < MANY; i++)
+            want += (double)i * (double)(i + 1) * step.data[0][k];
+        assert_true(fabs(((const double *)pl_tensor_data(y))[k] - want) <= 1e-9 * fabs(want));
+    }
     pl_tape_finish(&step.tape);
 }
 
@@ -503,6 +607,9 @@ int main(void)
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_attention_drops_in_training_only),
         cmocka_unit_test(test_refused_calls),
+        cmocka_unit_test(test_logsumexp_of_infinities),
+        cmocka_unit_test(test_roots_of_zero),
+        cmocka_unit_test(test_many_are_stacked),
         cmocka_unit_test(test_random_tensors),
     };
 

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/* Other arrangements of a tensor's elements, made of the ops of plume/ops.h: include it after
+ * plume/module.h. Values and gradients are PyTorch's. */
+#ifndef PL_OPS_SHAPE_H
+#define PL_OPS_SHAPE_H
+
+#include "plume/ops.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+/* first, first + step, first + 2 step, ...: PLUME_I32 [n], no gradient. All have 32 bits. */
+static inline plume_tensor *
+plume_range(struct plume_context *pl, size_t n, int64_t first, int64_t step)
+{
+    struct plume_op_args args = {{(int64_t)n, first, step}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_RANGE, NULL, 0, &args);
+}
+
+/* x repeated to [shape[0], ... shape[rank-1]], of real numbers: as plume_add() would, from the last
+ * dimension on. A copy, not a view. */
+static inline plume_tensor *
+plume_expand(struct plume_context *pl, plume_tensor *x, size_t rank, const size_t *shape)
+{
+    struct plume_op_args args = {{(int64_t)rank}, {0}};
+
+    for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
+        args.i[i + 1] = (int64_t)shape[i];
+    return plume_op_call(pl, PLUME_OP_EXPAND, &x, 1, &args);
+}
+
+/* Fails the hook: the function of this name was asked for a dimension that is not among `rank`. For
+ * functions made of ops. Returns NULL. */
+static inline plume_tensor *
+plume_refuse_dims(struct plume_context *pl, const char *name, size_t dim, size_t rank)
+{
+    char all[192];
+
+    snprintf(all, sizeof(all), "%.100s: there is no dimension %zu among %zu", name, dim, rank);
+    pl->api->fail(pl, -EINVAL, all);
+    return NULL;
+}
+
+/* x with a dimension of 1 before dimension dim, or after the last one (torch.unsqueeze). */
+static inline plume_tensor *plume_add_dim(struct plume_context *pl, plume_tensor *x, size_t dim)
+{
+    size_t shape[PLUME_RANK_MAX + 1] = {1}, rank = x ? pl->api->shape(x, shape) : 0;
+
+    if (!x)
+        return NULL;
+    if (dim > rank)
+        return plume_refuse_dims(pl, "add_dim", dim, rank + 1);
+    for (size_t d = rank; d > dim; d--)
+        shape[d] = shape[d - 1];
+    shape[dim] = 1;
+    return plume_reshape(pl, x, rank + 1, shape);
+}
+
+/* n tensors of one shape along a new dimension dim: [.., n, ..] has element k of the list at k. n
+ * is at most 4096. */
+static inline plume_tensor *
+plume_stack(struct plume_context *pl, size_t dim, size_t n, plume_tensor *const *list)
+{
+    plume_tensor *part[64], *all[64];
+    size_t n_all = 0;
+
+    if (n == 0 || n > 64 * 64) {
+        pl->api->fail(pl, -EINVAL, "stack: takes 1 to 4096 tensors");
+        return NULL;
+    }
+    for (size_t first = 0; first < n; first += 64) {
+        size_t count = n - first < 64 ? n - first : 64;
+
+        for (size_t i = 0; i < count; i++)
+            part[i] = plume_add_dim(pl, list[first + i], dim);
+        all[n_all++] = count == 1 ? part[0] : plume_cat_along(pl, dim, count, part);
+    }
+    return n_all == 1 ? all[0] : plume_cat_along(pl, dim, n_all, all);
+}
+
+/* x, of real numbers, with the elements of dimension dim in the opposite order. */
+static inline plume_tensor *plume_flip(struct plume_context *pl, plume_tensor *x, size_t dim)
+{
+    size_t shape[PLUME_RANK_MAX] = {1}, rank = x ? pl->api->shape(x, shape) : 0;
+
+    if (!x)
+        return NULL;
+    if (dim >= rank)
+        return plume_refuse_dims(pl, "flip", dim, rank);
+    return plume_index_select(pl, x, dim, plume_range(pl, shape[dim], (int64_t)shape[dim] - 1, -1));
+}
+
+/* x with the elements of dimension dim moved `shift` places towards its end; those that leave it
+ * come in again at the start. A negative shift moves them the other way. */
+static inline plume_tensor *
+plume_roll(struct plume_context *pl, plume_tensor *x, size_t dim, int64_t shift)
+{
+    size_t shape[PLUME_RANK_MAX] = {1}, rank = x ? pl->api->shape(x, shape) : 0, tail;
+    plume_tensor *list[2];
+    int64_t n, by;
+
+    if (!x)
+        return NULL;
+    if (dim >= rank)
+        return plume_refuse_dims(pl, "roll", dim, rank);
+    n = (int64_t)shape[dim];
+    by = n ? shift % n : 0;
+    tail = (size_t)(by < 0 ? by + n : by);
+    if (tail == 0)
+        return x;
+    list[0] = plume_slice(pl, x, dim, shape[dim] - tail, tail);
+    list[1] = plume_slice(pl, x, dim, 0, shape[dim] - tail);
+    return plume_cat_along(pl, dim, 2, list);
+}
+
+#endif
