@@ -22,7 +22,7 @@ struct conv {
     float *parts; /* [parts, out * k + out]: dw, db */
 };
 
-static struct conv conv_of(const struct pl_conv2d_args *a)
+static struct conv conv_of(const struct pl_conv2d_args *a, size_t images)
 {
     struct conv c = {.a = a,
                      .oh = pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h),
@@ -31,7 +31,7 @@ static struct conv conv_of(const struct pl_conv2d_args *a)
 
     c.winograd = pl_winograd_fits(a);
     if (c.winograd)
-        c.tiles = PL_CPU(winograd)(a);
+        c.tiles = PL_CPU(winograd)(a, images);
     c.x = pl_padded(a->in, a->height, a->width, a->pad_h, a->pad_w);
     c.direct = a->stride_h == 1 && a->stride_w == 1 && c.x.plane * a->in < UINT32_MAX;
     c.direct_dx = c.direct && a->pad_h < a->kernel_h && a->pad_w < a->kernel_w;
@@ -105,9 +105,10 @@ static void winograd_images(void *ctx, size_t begin, size_t end)
         return;
     }
     PL_CPU(winograd_clear)(&c->tiles, false, scratch);
-    for (size_t n = begin; n < end; n++)
+    for (size_t n = begin; n < end; n += c->tiles.images)
         PL_CPU(winograd_forward)
-    (&c->tiles, c->weights, (const float *)a->x + n * x_size, scratch, (float *)a->y + n * y_size);
+    (&c->tiles, c->weights, (const float *)a->x + n * x_size, PL_MIN(c->tiles.images, end - n),
+     scratch, (float *)a->y + n * y_size);
 }
 
 void PL_CPU(conv2d_mend)(const struct pl_conv2d_args *a)
@@ -117,7 +118,7 @@ void PL_CPU(conv2d_mend)(const struct pl_conv2d_args *a)
 
 void PL_CPU(conv2d_forward)(const struct pl_conv2d_args *a)
 {
-    struct conv c = conv_of(a);
+    struct conv c = conv_of(a, IMAGES);
 
     if (a->last) { /* no tape asks for it here */
         pl_kernels_ref(PL_REAL_F32)->conv2d_forward(a);
@@ -181,14 +182,14 @@ static void pack_turned(const struct pl_conv2d_args *a, float *to)
                     w[(o * a->in + c) * taps + taps - 1 - t];
 }
 
-/* dz of an image, dense; the sums of its channels are added to db. */
-static void mask(const struct conv *c, size_t n, float *dz, float *db)
+/* dz of the channels [first, first + count) of an image, dense; their sums are added to db. */
+static void mask(const struct conv *c, size_t n, size_t first, size_t count, float *dz, float *db)
 {
     const struct pl_conv2d_args *a = c->a;
-    size_t plane = c->oh * c->ow, at = n * a->out * plane;
+    size_t plane = c->oh * c->ow, at = (n * a->out + first) * plane;
     const float *y = (const float *)a->y + at, *dy = (const float *)a->dy + at;
 
-    for (size_t o = 0; o < a->out; o++, y += plane, dy += plane, dz += plane) {
+    for (size_t o = first; o < first + count; o++, y += plane, dy += plane, dz += plane) {
         float sums[PL_LANES], sum = 0;
         pl_vec lanes = {0};
         size_t p = 0;
@@ -221,7 +222,7 @@ static struct layout layout_of(const struct conv *c)
     struct layout l = {.x = 0};
 
     if (c->winograd) {
-        l.tiles = c->a->out * c->oh * c->ow; /* after dz_dense */
+        l.tiles = PL_MIN(c->a->out, (size_t)PL_LANES) * c->oh * c->ow; /* after dz_dense */
         l.sums = l.tiles + PL_CPU(winograd_scratch)(&c->tiles, true);
         l.total = l.sums + c->tiles.dw_size;
         return l;
@@ -290,6 +291,24 @@ static void image_dx(const struct conv *c, const struct layout *l, size_t n, flo
     PL_CPU(from_columns)(a, at + l->dz_dx, dx);
 }
 
+static void winograd_group(
+    const struct conv *c, const struct layout *l, size_t begin, size_t n, float *at, float *db)
+{
+    const struct pl_conv2d_args *a = c->a;
+    size_t x_size = a->in * a->height * a->width;
+
+    for (size_t i = 0; i < n; i++)
+        for (size_t o = 0; o < a->out; o += PL_LANES) {
+            size_t count = PL_MIN(a->out - o, (size_t)PL_LANES);
+
+            mask(c, begin + i, o, count, at + l->dz_dense, db);
+            PL_CPU(winograd_take_dz)(&c->tiles, i, o, count, at + l->dz_dense, at + l->tiles);
+        }
+    PL_CPU(winograd_backward)
+    (&c->tiles, c->weights, (const float *)a->x + begin * x_size, n, at + l->tiles,
+     a->dx ? (float *)a->dx + begin * x_size : NULL, a->dw ? at + l->sums : NULL);
+}
+
 /* Images [begin, end) are one part. */
 static void backward_images(void *ctx, size_t begin, size_t end)
 {
@@ -298,7 +317,6 @@ static void backward_images(void *ctx, size_t begin, size_t end)
     struct layout l = layout_of(c);
     float *at = pl_scratch(PL_SCRATCH_CONV, l.total * sizeof(float));
     float *dw = c->parts + begin / c->part * (c->k + 1) * a->out, *db = dw + c->k * a->out;
-    size_t x_size = a->in * a->height * a->width;
 
     memset(dw, 0, (c->k + 1) * a->out * sizeof(*dw));
     if (!at) {
@@ -311,22 +329,19 @@ static void backward_images(void *ctx, size_t begin, size_t end)
     if (c->winograd) {
         PL_CPU(winograd_clear)(&c->tiles, true, at + l.tiles);
         memset(at + l.sums, 0, c->tiles.dw_size * sizeof(*at));
+        for (size_t n = begin; n < end; n += c->tiles.images)
+            winograd_group(c, &l, n, PL_MIN(c->tiles.images, end - n), at, db);
+        if (a->dw)
+            PL_CPU(winograd_dw)(&c->tiles, at + l.sums, dw);
+        return;
     }
     for (size_t n = begin; n < end; n++) {
-        mask(c, n, at + l.dz_dense, db);
-        if (c->winograd) {
-            PL_CPU(winograd_backward)
-            (&c->tiles, c->weights, (const float *)a->x + n * x_size, at + l.dz_dense, at + l.tiles,
-             a->dx ? (float *)a->dx + n * x_size : NULL, a->dw ? at + l.sums : NULL);
-            continue;
-        }
+        mask(c, n, 0, a->out, at + l.dz_dense, db);
         if (a->dw)
             image_dw(c, &l, n, at, dw);
         if (a->dx)
             image_dx(c, &l, n, at);
     }
-    if (c->winograd && a->dw)
-        PL_CPU(winograd_dw)(&c->tiles, at + l.sums, dw);
 }
 
 static void
@@ -343,12 +358,10 @@ add_parts(float *to, bool add, const float *parts, size_t n_parts, size_t stride
 
 void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
 {
-    struct conv c = conv_of(a);
-    size_t taps = a->kernel_h * a->kernel_w, sums = (c.k + 1) * a->out;
+    size_t taps = a->kernel_h * a->kernel_w, sums = (a->in * taps + 1) * a->out;
     size_t parts = PL_MAX(PL_MIN(PARTS_FLOATS / sums, (size_t)PARTS), (size_t)2);
-    size_t panels = c.winograd    ? c.tiles.turned_size
-                    : c.direct_dx ? pl_panels_size(a->in, a->out * taps)
-                                  : 0;
+    size_t part = PL_MAX((a->batch + parts - 1) / parts, (size_t)1), panels;
+    struct conv c = conv_of(a, part);
     float *shared;
 
     if (a->last) {
@@ -357,8 +370,11 @@ void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
     }
     if (pl_conv_batch_fits(a) && PL_CPU(batch_backward)(a))
         return;
-    c.part = PL_MAX((a->batch + parts - 1) / parts, (size_t)1);
-    parts = (a->batch + c.part - 1) / c.part;
+    c.part = part;
+    parts = (a->batch + part - 1) / part;
+    panels = c.winograd    ? c.tiles.turned_size
+             : c.direct_dx ? pl_panels_size(a->in, a->out * taps)
+                           : 0;
     shared =
         pl_scratch(PL_SCRATCH_CONV_SHARED, (panels + a->out * taps + parts * sums) * sizeof(float));
     if (!shared) {
@@ -387,7 +403,7 @@ void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
                                        .add = a->dx_add};
     }
     if (c.oh > 0 && c.ow > 0)
-        pl_pool_parallel(a->batch, c.part, backward_images, &c);
+        pl_pool_parallel(a->batch, part, backward_images, &c);
     else
         parts = 0;
     add_parts(a->dw, a->dw_add, c.parts, parts, sums, c.k * a->out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Parts of conv2d.c: 3x3 kernels at stride 1, see conv2d_winograd.c. An image at a time, on the
+/* Parts of conv2d.c: 3x3 kernels at stride 1, see conv2d_winograd.c. A few images at a time, on the
  * calling thread. */
 #ifndef PL_KERNELS_CPU_CONV2D_WINOGRAD_H
 #define PL_KERNELS_CPU_CONV2D_WINOGRAD_H
@@ -9,7 +9,9 @@
 /* Sizes, in floats unless noted. */
 struct pl_winograd {
     const struct pl_conv2d_args *a;
-    size_t oh, ow, th, tw;      /* outputs; tiles of 2x2 outputs */
+    size_t m, side, products;   /* outputs of a tile's side, 2 or 4; m + 2, its square */
+    size_t oh, ow, th, tw;      /* outputs; tiles */
+    size_t images;              /* at a time: few tiles of an image would not fill a product */
     size_t in, out;             /* from one pixel to the next in a transposed image */
     size_t rows;                /* of tiles, in a block */
     size_t x_step, y_step;      /* from one product to the next in a block */
@@ -26,26 +28,36 @@ static inline bool pl_winograd_fits(const struct pl_conv2d_args *a)
            a->height + 2 * a->pad_h > 3 && a->width + 2 * a->pad_w > 3;
 }
 
-struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a);
+/* images: the most that are given at a time. */
+struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t images);
 
 /* The weights' transforms: [w_size] for the output, or rotated [turned_size] for dx. */
 void PL_CPU(winograd_weights)(const struct pl_winograd *w, bool turned, float *to);
 
-/* Scratch of an image, forward or backward. winograd_clear() clears its borders once for any number
- * of images. */
+/* Scratch of w->images images, forward or backward. winograd_clear() clears its borders once for
+ * any number of images. */
 size_t PL_CPU(winograd_scratch)(const struct pl_winograd *w, bool backward);
 void PL_CPU(winograd_clear)(const struct pl_winograd *w, bool backward, float *scratch);
 
-/* y [out, oh, ow] of x [in, height, width]. */
-void PL_CPU(winograd_forward)(
-    const struct pl_winograd *w, const float *weights, const float *x, float *scratch, float *y);
+/* y [n, out, oh, ow] of x [n, in, height, width], for n <= w->images. */
+void PL_CPU(winograd_forward)(const struct pl_winograd *w,
+                              const float *weights,
+                              const float *x,
+                              size_t n,
+                              float *scratch,
+                              float *y);
 
-/* dz [out, oh, ow] to dx [in, height, width], written or added to, and to sums [dw_size], added to.
- * Each may be NULL. */
+/* Gives winograd_backward() the channels [o, o + count) of dz of image i, count <= PL_LANES:
+ * dz [count, oh, ow]. */
+void PL_CPU(winograd_take_dz)(
+    const struct pl_winograd *w, size_t i, size_t o, size_t count, const float *dz, float *scratch);
+
+/* The given dz of n <= w->images images to dx [n, in, height, width], written or added to, and to
+ * sums [dw_size], added to. Each may be NULL. */
 void PL_CPU(winograd_backward)(const struct pl_winograd *w,
                                const float *turned,
                                const float *x,
-                               const float *dz,
+                               size_t n,
                                float *scratch,
                                float *dx,
                                float *sums);

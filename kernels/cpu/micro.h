@@ -55,15 +55,17 @@ static inline pl_vec pl_shuffle(pl_vec a, pl_vec b, pl_mask mask)
 #endif
 
 /* acc = sum over k of A(i, k) B(k, j): A(i, k) = a[i * a_row + k * a_col] (a packed panel of A has
- * the strides 1 and PL_MR); row k of B is at b + k * b_row, or at b + rows[k] if rows is given. */
-static inline __attribute__((always_inline)) void pl_micro(size_t k_count,
-                                                           const float *a,
-                                                           const size_t a_row,
-                                                           const size_t a_col,
-                                                           const float *b,
-                                                           const size_t b_row,
-                                                           const uint32_t *rows,
-                                                           pl_vec acc[PL_MR][PL_NV])
+ * the strides 1 and PL_MR); row k of B is at b + k * b_row, or at b + rows[k] if rows is given.
+ * height: the rows of the tile, at most PL_MR. */
+static inline __attribute__((always_inline)) void pl_micro_rows(const size_t height,
+                                                                size_t k_count,
+                                                                const float *a,
+                                                                const size_t a_row,
+                                                                const size_t a_col,
+                                                                const float *b,
+                                                                const size_t b_row,
+                                                                const uint32_t *rows,
+                                                                pl_vec acc[PL_MR][PL_NV])
 {
     pl_vec sum[PL_MR][PL_NV] = {{{0}}};
 
@@ -76,7 +78,7 @@ static inline __attribute__((always_inline)) void pl_micro(size_t k_count,
         for (size_t v = 0; v < PL_NV; v++)
             y[v] = pl_load(row + v * PL_LANES);
 #pragma GCC unroll 12
-        for (size_t i = 0; i < PL_MR; i++) {
+        for (size_t i = 0; i < height; i++) {
             float x = a[i * a_row + k * a_col];
 
 #pragma GCC unroll 4
@@ -85,10 +87,22 @@ static inline __attribute__((always_inline)) void pl_micro(size_t k_count,
         }
     }
 #pragma GCC unroll 12
-    for (size_t i = 0; i < PL_MR; i++)
+    for (size_t i = 0; i < height; i++)
 #pragma GCC unroll 4
         for (size_t v = 0; v < PL_NV; v++)
             acc[i][v] = sum[i][v];
+}
+
+static inline __attribute__((always_inline)) void pl_micro(size_t k_count,
+                                                           const float *a,
+                                                           const size_t a_row,
+                                                           const size_t a_col,
+                                                           const float *b,
+                                                           const size_t b_row,
+                                                           const uint32_t *rows,
+                                                           pl_vec acc[PL_MR][PL_NV])
+{
+    pl_micro_rows(PL_MR, k_count, a, a_row, a_col, b, b_row, rows, acc);
 }
 
 #endif

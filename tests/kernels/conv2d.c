@@ -55,7 +55,7 @@ static double largest(const float *p, size_t n)
 static struct kept {
     uint64_t key;
     float *y, *dx, *dw, *db;
-} kept[400];
+} kept[800];
 
 static uint64_t mixed(uint64_t key, const void *data, size_t bytes)
 {
@@ -202,6 +202,93 @@ static void mended(const struct pl_kernels *ref, const struct pl_kernels *got)
     check_end_case();
 }
 
+static float *shifted(size_t n, float mean)
+{
+    float *p = check_floats(n, FILL_RANDOM);
+
+    for (size_t i = 0; i < n; i++)
+        p[i] += mean;
+    return p;
+}
+
+static double *widened(const float *from, size_t n)
+{
+    double *p = check_doubles(n);
+
+    for (size_t i = 0; i < n; i++)
+        p[i] = (double)from[i];
+    return p;
+}
+
+static double rms(const float *have, const double *want, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += ((double)have[i] - want[i]) * ((double)have[i] - want[i]);
+    return sqrt(sum / (double)n);
+}
+
+/* y as a plain sum of f32 numbers; ref's gradients are such sums. */
+static void plain_forward(const struct pl_conv2d_args *a, float *y)
+{
+    size_t oh = pl_conv_size(a->height, 3, 1, a->pad_h),
+           ow = pl_conv_size(a->width, 3, 1, a->pad_w);
+
+    for (size_t k = 0; k < a->batch * a->out * oh * ow; k++) {
+        size_t n = k / (a->out * oh * ow), o = k / (oh * ow) % a->out;
+
+        y[k] = 0;
+        for (size_t t = 0; t < a->in * 9; t++) {
+            size_t c = t / 9, i = k / ow % oh + t % 9 / 3 - a->pad_h;
+            size_t j = k % ow + t % 3 - a->pad_w;
+
+            if (i < a->height && j < a->width)
+                y[k] += ((const float *)a->x)[((n * a->in + c) * a->height + i) * a->width + j] *
+                        ((const float *)a->w)[o * a->in * 9 + t];
+        }
+    }
+}
+
+/* Tiles of 3x3 kernels add and subtract pixels before they multiply, so they round more often than
+ * a plain sum does: eight times its error is the most that a training run gets instead of it. */
+static void accuracy(const struct pl_kernels *got, const struct shape *s, float mean)
+{
+    struct pl_conv2d_args a = args_of(s), plain, exact;
+    size_t n_x = s->batch * s->in * s->height * s->width, n_w = s->out * s->in * 9;
+    size_t n_y = y_count(&a);
+
+    check_case("conv2d's error, in %zu out %zu image %zux%zu pad %zu mean %g", s->in, s->out,
+               s->height, s->width, s->pad_h, (double)mean);
+    a.x = shifted(n_x, mean);
+    a.w = check_floats(n_w, FILL_RANDOM);
+    a.dy = shifted(n_y, mean);
+    a.y = check_floats(n_y, FILL_ZERO);
+    a.dx = check_floats(n_x, FILL_ZERO);
+    a.dw = check_floats(n_w, FILL_ZERO);
+    got->conv2d_forward(&a);
+    got->conv2d_backward(&a);
+    plain = a;
+    plain.y = check_floats(n_y, FILL_ZERO);
+    plain.dx = check_floats(n_x, FILL_ZERO);
+    plain.dw = check_floats(n_w, FILL_ZERO);
+    plain_forward(&plain, plain.y);
+    pl_kernels_ref(PL_REAL_F32)->conv2d_backward(&plain);
+    exact = a;
+    exact.x = widened(a.x, n_x);
+    exact.w = widened(a.w, n_w);
+    exact.dy = widened(a.dy, n_y);
+    exact.y = check_doubles(n_y);
+    exact.dx = check_doubles(n_x);
+    exact.dw = check_doubles(n_w);
+    pl_kernels_ref(PL_REAL_F64)->conv2d_forward(&exact);
+    pl_kernels_ref(PL_REAL_F64)->conv2d_backward(&exact);
+    check_close("error of y", 0, rms(a.y, exact.y, n_y), 0, 8 * rms(plain.y, exact.y, n_y));
+    check_close("error of dx", 0, rms(a.dx, exact.dx, n_x), 0, 8 * rms(plain.dx, exact.dx, n_x));
+    check_close("error of dw", 0, rms(a.dw, exact.dw, n_w), 0, 8 * rms(plain.dw, exact.dw, n_w));
+    check_end_case();
+}
+
 struct gradient {
     const struct pl_kernels *k;
     struct pl_conv2d_args args;
@@ -294,7 +381,12 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     static const struct shape repeated[] = {{19, 5, 12, 13, 7, 3, 3, 1, 1, 1, 1},
                                             {19, 5, 12, 13, 7, 3, 3, 2, 2, 1, 1},
                                             {19, 17, 12, 13, 18, 3, 3, 1, 1, 1, 1},
+                                            {37, 17, 7, 8, 18, 3, 3, 1, 1, 1, 1},
                                             {19, 65, 3, 4, 130, 3, 3, 1, 1, 1, 1}};
+    static const struct shape measured[] = {
+        {2, 3, 12, 12, 16, 3, 3, 1, 1, 1, 1},  {2, 16, 12, 12, 16, 3, 3, 1, 1, 0, 0},
+        {2, 64, 10, 10, 32, 3, 3, 1, 1, 1, 1}, {1, 512, 7, 8, 16, 3, 3, 1, 1, 1, 1},
+        {1, 16, 8, 8, 512, 3, 3, 1, 1, 1, 1},  {4, 64, 4, 4, 32, 3, 3, 1, 1, 1, 1}};
 
     for (size_t n = 0; n < check_many(150, 25); n++) {
         struct shape s = {.batch = from(1, 3),
@@ -332,6 +424,24 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         s.width = PL_MAX(s.width, 3 - s.pad_w);
         one(ref, got, &s, finite_fill());
     }
+    /* all remainders of tiles */
+    for (size_t n = 0; n < check_many(52, 4); n++) {
+        struct shape s = {.batch = from(1, 5),
+                          .in = from(1, 70),
+                          .height = 1 + n % 13,
+                          .width = 1 + (n / 13 + n) % 13,
+                          .out = from(1, 70),
+                          .kernel_h = 3,
+                          .kernel_w = 3,
+                          .stride_h = 1,
+                          .stride_w = 1,
+                          .pad_h = from(0, 2),
+                          .pad_w = from(0, 2)};
+
+        s.pad_h = s.height < 3 ? PL_MAX(s.pad_h, (size_t)1) : s.pad_h;
+        s.pad_w = s.width < 3 ? PL_MAX(s.pad_w, (size_t)1) : s.pad_w;
+        one(ref, got, &s, finite_fill());
+    }
     /* few windows: of several images at once */
     for (size_t n = 0; n < check_many(40, 6); n++) {
         struct shape s = {.batch = from(2, 9),
@@ -351,6 +461,10 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         while (s.width + 2 * s.pad_w < s.kernel_w)
             s.width++;
         one(ref, got, &s, finite_fill());
+    }
+    for (size_t n = 0; check_host() && n < PL_COUNT(measured); n++) {
+        accuracy(got, &measured[n], 0);
+        accuracy(got, &measured[n], 10);
     }
     for (size_t n = 0; n < check_many(60, 15); n++)
         mended(ref, got);
