@@ -206,11 +206,13 @@ static plume_tensor *logits(struct plume_context *pl, const struct plume_batch *
 
     pl_rng_init(&rng, current->seed, 3);
     pool[n++] = plume_linear(pl, batch->field[0], net->in, NULL, PLUME_IDENTITY);
-    if (current->norms)
-        pool[0] = plume_batchnorm(pl, pool[0], net->scale, net->shift, net->mean, net->var, 0, 0,
-                                  PLUME_IDENTITY);
-    for (size_t i = 0; i < current->chain; i++)
-        pool[0] = plume_linear(pl, pool[0], net->chain[i], NULL, PLUME_TANH);
+    for (size_t i = 0; i <= current->chain; i++) {
+        if (i > 0)
+            pool[0] = plume_linear(pl, pool[0], net->chain[i - 1], NULL, PLUME_TANH);
+        if (current->norms && i == (current->chain + 2) / 3)
+            pool[0] = plume_batchnorm(pl, pool[0], net->scale, net->shift, net->mean, net->var, 0,
+                                      0, PLUME_IDENTITY);
+    }
     if (current->skips && pl->step % 2 == 0)
         pool[0] = plume_linear(pl, pool[0], net->m[0], NULL, PLUME_TANH);
     if (current->joins)
@@ -518,6 +520,28 @@ static void test_the_cut_moves_with_its_state(void **state)
     assert_true(pipe->own[1] < pipe->own[0] && pipe->own[1] < pipe->own[2]);
 }
 
+/* The running averages of a batch norm go along, too: validation reads them. */
+static void test_the_cut_moves_with_its_buffers(void **state)
+{
+    struct run *stays = pipeline_of(new_run(4, 0), 3, 2), *moves;
+
+    stays->chain = 12;
+    stays->norms = true;
+    stays->options.max_steps = 8;
+    snprintf(stays->hparams[0], 32, "batch_size=8");
+    stays->emulated = true;
+    stays->nap_ns = 400000;
+    moves = pipeline_of(stays, 3, 2);
+    moves->slower = 10;
+    moves->slow_rank = 1;
+    moves->options.balance_every = 1;
+    go(stays, 3, 0);
+    assert_good(stays);
+    go(moves, 3, 0);
+    assert_alike(moves, stays, 1e-12);
+    assert_true(stays->moves == 0 && moves->moves >= 1);
+}
+
 /* The cut keeps to each device's memory, whatever the times are. */
 static void test_devices_may_differ_in_memory(void **state)
 {
@@ -677,6 +701,7 @@ int main(void)
         cmocka_unit_test(test_logged_values_are_those_of_one_process),
         cmocka_unit_test(test_ranks_have_their_own_parameters),
         cmocka_unit_test(test_the_cut_moves_with_its_state),
+        cmocka_unit_test(test_the_cut_moves_with_its_buffers),
         cmocka_unit_test(test_devices_may_differ_in_memory),
         cmocka_unit_test(test_recomputation_makes_a_cut_fit),
         cmocka_unit_test(test_a_stage_without_memory_is_named),

@@ -137,9 +137,11 @@ int pl_pipe_move(struct pl_trainer *t, const size_t *cut, struct pl_error *err)
 {
     struct pl_pipe *pipe = &t->pipe;
     _cleanup_free_ size_t *old = NULL;
-    int r;
+    /* Who has the truth of a buffer changes. */
+    int r = pl_stages_share_buffers(pipe->params, pipe->comm, err);
 
-    r = pl_stages_move(pipe->params, pipe->comm, cut, &old, err);
+    if (r == 0)
+        r = pl_stages_move(pipe->params, pipe->comm, cut, &old, err);
     if (r == 0)
         r = pl_optimizers_move(&t->optimizers, old, err);
     pipe->version++;
