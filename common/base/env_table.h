@@ -43,7 +43,7 @@
     X(PLUME_HUB_PORTS, TEXT, "20000-29999", PLRUN | PLRUND, "range of ports of a hub without PLUME_HUB") \
     X(PLUME_HUB_BIND, TEXT, NULL, PLRUN | PLRUND, "interface or address at which the hub listens; unset: on all") \
     X(PLUME_ENCRYPT, TEXT, "auto", PLSTAT | PLRUN | PLRUND, "off, or require, for the traffic between daemons") \
-    X(PLUME_CGROUP_ROOT, PATH, "/sys/fs/cgroup", PLRUND, "mount point of control groups")          \
+    X(PLUME_CGROUP_ROOT, PATH, "/sys/fs/cgroup", PLRUND | PLTRAIN, "mount point of control groups") \
     X(PLUME_SCONTROL, PATH, NULL, PLRUND, "absolute path of scontrol; empty: run none")            \
     X(PLUME_CONFINE, TEXT, "auto", PLRUND, "off, or require, for the confinement of the daemon")    \
     X(PLUME_NVML, PATH, NULL, PLRUND, "library that replaces libnvidia-ml.so.1")                   \

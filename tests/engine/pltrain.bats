@@ -597,3 +597,23 @@ named() {
         find c -type f -exec sha256sum {} + | sort | diff before -
     done
 }
+
+# A stand-in for the mounted groups: the top's limit counts for every group.
+@test "a control group's limit of memory is a limit of the plan, and ends a run that cannot fit" {
+    cd "$BATS_TEST_TMPDIR"
+    mkdir -p groups/memory
+    export PLUME_CGROUP_ROOT=$PWD/groups
+    local -a run=(--max-steps 1 --limit-val-batches 1 --limit-test-batches 1 mlp --hidden 8000) # 600,010 parameters
+    limit() { echo "$1" | tee groups/memory.max >groups/memory/memory.limit_in_bytes; }
+    limit 40000000
+    run -0 --separate-stderr pltrain "${run[@]}"
+    [[ $output =~ "model: 600010 parameters (needs "[0-9.]*" MB a rank of 40.0 MB)" ]]
+    run -0 --separate-stderr pltrain --processes 2 "${run[@]}"
+    [[ $output == *" a rank of 20.0 MB)"* ]]
+    limit 8000000
+    run -1 --separate-stderr pltrain --processes 2 "${run[@]}"
+    [[ $stderr =~ "600010 parameters, their gradients and the optimizers' state do not fit in the memory of rank "[01]" (--strategy sharded --shard param shares them among ranks, --strategy pipeline the layers): they need more than 4.8 MB; the control group's limit leaves a rank 4.0 MB" ]]
+    run -0 --separate-stderr pltrain --processes 2 --strategy sharded --shard param "${run[@]}"
+    run -1 --separate-stderr pltrain --strategy pipeline --stages 2 mlp --hidden 60000
+    [[ $stderr =~ "no cut of the step's ops into 2 stages fits the devices' memory" ]]
+}

@@ -2,6 +2,7 @@
 #include "runtime/engine/train/memory_need.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "runtime/engine/params/halves.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
@@ -459,7 +460,8 @@ double pl_memory_limit(struct pl_trainer *trainer)
     if (!trainer->dev->ops->host)
         return memory.total ? (double)memory.total : INFINITY;
     if (pages > 0 && page > 0)
-        limit = pages * page / PL_MAX(trainer->comm->world.local_size, 1u);
+        limit = fmin(pages * page, (double)pl_memory_of_groups(NULL, NULL)) /
+                PL_MAX(trainer->comm->world.local_size, 1u);
     for (int i = 0; i < 2; i++)
         if (getrlimit(i ? RLIMIT_AS : RLIMIT_DATA, &space) == 0 &&
             space.rlim_cur != RLIM_INFINITY) {
@@ -467,6 +469,29 @@ double pl_memory_limit(struct pl_trainer *trainer)
             limit = fmin(limit, fmax((double)space.rlim_cur - beside, 1));
         }
     return limit;
+}
+
+int pl_memory_check_group(const struct pl_trainer *t, struct pl_error *err)
+{
+    const struct pl_params *params = &t->ctx.params;
+    double share = (double)pl_memory_of_groups(NULL, NULL) / PL_MAX(t->comm->world.local_size, 1u);
+    double ranks = t->strategy.shard ? t->group.shards->size : 1, bytes = 0, grads;
+    char text[2][PL_MEMORY_TEXT];
+
+    if (!t->dev->ops->host || t->pipe.on) /* a cut fits by itself */
+        return 0;
+    for (size_t i = 0; i < params->n; i++)
+        bytes += (double)(params->list[i]->tensor->count * pl_real_size(params->real));
+    grads = t->options->run == PL_RUN_TRAIN ? bytes : 0;
+    if (t->strategy.shard >= PL_SHARD_GRAD)
+        grads /= ranks;
+    if (t->strategy.shard >= PL_SHARD_PARAM)
+        bytes /= ranks;
+    if (bytes + grads <= share)
+        return 0;
+    return pl_error_set(err, -ENOMEM,
+                        "they need more than %s; the control group's limit leaves a rank %s",
+                        pl_memory_text(bytes + grads, text[0]), pl_memory_text(share, text[1]));
 }
 
 const char *pl_memory_text(double bytes, char ret[PL_MEMORY_TEXT])

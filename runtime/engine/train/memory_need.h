@@ -44,9 +44,13 @@ int pl_memory_need_as(struct pl_trainer *trainer,
                       struct pl_error *err);
 
 /* Bytes of memory that this process may use: the device's; on a CPU this rank's share of the
- * machine's, or what its own limits (setrlimit(2)) leave for the engine beside its programs and
- * threads, if that is lower. INFINITY if unknown. */
+ * machine's or of its control group's, or what its own limits (setrlimit(2)) leave for the engine
+ * beside its programs and threads, if that is lower. INFINITY if unknown. */
 double pl_memory_limit(struct pl_trainer *trainer);
+
+/* Call before the parameters' layout. No allocation fails at the limit of a control group: the
+ * kernel ends the process. -ENOMEM: that is certain, by parameters and gradients alone. */
+int pl_memory_check_group(const struct pl_trainer *trainer, struct pl_error *err);
 
 #define PL_MEMORY_TEXT 32
 

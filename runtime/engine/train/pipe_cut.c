@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Measures the ops of a microbatch, and makes the first cut of the pipeline. */
 #include "common/base/fs.h"
+#include "common/base/memory.h"
 #include "runtime/engine/ops/split.h"
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/tape/op_times.h"
@@ -169,7 +170,8 @@ static double memory_limit(struct pl_device *dev, unsigned local_size)
     if (!dev->ops->host)
         return memory.free ? (double)memory.free : INFINITY;
     if (memory.total)
-        limit = (double)memory.total / PL_MAX(local_size, 1u);
+        limit =
+            (double)PL_MIN(memory.total, pl_memory_of_groups(NULL, NULL)) / PL_MAX(local_size, 1u);
     if (getrlimit(RLIMIT_AS, &space) < 0 || space.rlim_cur == RLIM_INFINITY)
         return limit;
     if (pl_file_read("/proc/self/statm", 256, &text, NULL, NULL) < 0)

@@ -5,6 +5,7 @@
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/draw.h"
 #include "runtime/engine/train/manual.h"
+#include "runtime/engine/train/memory_need.h"
 #include "runtime/engine/train/pipe_as.h"
 #include "runtime/engine/train/weights.h"
 #include "runtime/engine/train/xla_step.h"
@@ -259,6 +260,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         r = split_layers(t, err);
     if (r == 0 && t->pipe.on)
         r = cut_stages(t, err);
+    if (r == 0)
+        r = pl_memory_check_group(t, err);
     if (r == 0)
         r = pl_params_layout(
             params, t->pipe.on ? pl_pipe_tape(&t->pipe) : pl_stage_tape(&t->stage[PLUME_TRAIN]),
