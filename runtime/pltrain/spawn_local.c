@@ -201,6 +201,10 @@ static void reap(struct starter *s, int flags)
         if (WIFSIGNALED(status) && !s->killed && !s->interrupted_at && !s->by_signal) {
             s->by_signal = true;
             s->status = code;
+            if (WTERMSIG(status) == SIGKILL)
+                pl_log_error("train",
+                             "rank %u was killed (signal 9), as the kernel does for want of memory",
+                             i);
         }
         if (code && !s->status)
             s->status = code;

@@ -139,6 +139,8 @@ static int on_train_epoch_start(struct plume_context *pl)
 
     if (s->last && odd("exit"))
         exit(0);
+    if (s->last && odd("killed"))
+        raise(SIGKILL);
     if (s->last && odd("hang")) {
         fprintf(stderr, "hanging\n");
         for (;;)

@@ -396,6 +396,7 @@ odd() {
     done
     odd exit 1 "module '$BROKEN/odd.so' called exit in its hook on_train_epoch_start"
     odd exit 1 "called exit in its hook on_train_epoch_start" --processes 2
+    odd killed 137 "rank 1 was killed (signal 9), as the kernel does for want of memory" --processes 2
     odd returns-7 1 "hook on_train_epoch_start returned 7: hooks return 0 or a negative errno"
     odd fill-returns-7 1 "the module's data source returned 7 at sample 20"
     odd label 1 "label 3 of row 20 is not in [0, 2], the classes of cross_entropy" --overfit-batches 2
