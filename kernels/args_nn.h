@@ -85,6 +85,23 @@ struct pl_lstm_args {
     void *dx, *dc_before;
 };
 
+/* One time of a GRU layer (Cho et al., arXiv 1406.1078), as torch.nn.GRU has it: p = hx + b, r and
+ * z = sigmoid of parts 0 and 1 of x + p, n = tanh(x's part 2 + r times p's); h = (1 - z) n + z
+ * h_before. x [batch, 3 hidden] and hx, the products of the layer's input and of its state; b [3
+ * hidden]; h and the like [batch, hidden]. hx, b and h_before may be NULL: zeros. Rows of x and dx
+ * are x_row elements apart, those of y and dy y_row; y is h once more. gates keeps r, z, n, kept
+ * p's part 2. Backward: dy, and dh from the next time (NULL: zeros), are the gradients of y and h.
+ * gates becomes the gradient of p; dx (+)= that of x, dh_before (+)= that of h_before but for what
+ * comes by way of hx. dh_before may be dh if it is not added to. */
+struct pl_gru_args {
+    size_t batch, hidden, x_row, y_row;
+    bool dx_add, dh_before_add;
+    const void *x, *hx, *b, *h_before, *dy, *dh;
+    void *gates;        /* written forward, read and written backward */
+    void *kept, *h, *y; /* written forward; kept is read backward */
+    void *dx, *dh_before;
+};
+
 /* y = act(x), elementwise; n elements. Backward: dx (+)= dy act'(x); dx may be dy. */
 struct pl_unary_args {
     size_t n;
@@ -368,6 +385,8 @@ struct pl_random_args {
     X(attention_backward, attention)                                                               \
     X(lstm_forward, lstm)                                                                          \
     X(lstm_backward, lstm)                                                                         \
+    X(gru_forward, gru)                                                                            \
+    X(gru_backward, gru)                                                                           \
     X(copy, copy)                                                                                  \
     X(arange, arange)                                                                              \
     X(map_forward, map)                                                                            \

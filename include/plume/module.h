@@ -94,6 +94,7 @@ enum plume_op {
     PLUME_OP_DETACH,
     PLUME_OP_RANGE,
     PLUME_OP_EXPAND,
+    PLUME_OP_GRU,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

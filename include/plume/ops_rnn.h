@@ -55,4 +55,47 @@ static inline plume_tensor *plume_lstm(struct plume_context *pl,
     return y;
 }
 
+/* One layer of torch.nn.GRU (arXiv 1406.1078), batch_first. x [batch, time, in]; w_ih [3 hidden,
+ * in], w_hh [3 hidden, hidden], b_ih and b_hh [3 hidden], each NULL or not: the gates are in
+ * PyTorch's order (reset, update, new), so its weights fit. The reset gate multiplies the product
+ * of the state and its bias, as there. *h [batch, hidden]: the state before the first time; NULL
+ * means zeros, also in place of h. It is set to the state after the last time. Result [batch, time,
+ * hidden]: h of each time. A bidirectional layer is two: plume_flip() (plume/ops_shape.h) along
+ * dimension 1 turns the second one's x and result round, and plume_cat_along() joins both. */
+static inline plume_tensor *plume_gru(struct plume_context *pl,
+                                      plume_tensor *x,
+                                      plume_tensor *w_ih,
+                                      plume_tensor *w_hh,
+                                      plume_tensor *b_ih,
+                                      plume_tensor *b_hh,
+                                      plume_tensor **h)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, weights[PLUME_RANK_MAX] = {0}, n = 2;
+    plume_tensor *in[4] = {NULL, w_hh, NULL, NULL}, *y;
+    struct plume_op_args args = {{b_hh != NULL}, {0}};
+
+    if (!x || !w_ih || !w_hh)
+        return NULL;
+    if (pl->api->shape(x, shape) != 3 || pl->api->shape(w_hh, weights) != 2 ||
+        weights[0] != 3 * weights[1]) {
+        pl->api->fail(pl, -EINVAL,
+                      "plume_gru: wanted: x [batch, time, in], w_hh [3 hidden, hidden]");
+        return NULL;
+    }
+    in[0] = plume_linear(pl, x, w_ih, b_ih, PLUME_IDENTITY);
+    if (b_hh)
+        in[n++] = b_hh;
+    if (h && *h)
+        in[n++] = *h;
+    y = plume_op_call(pl, PLUME_OP_GRU, in, n, &args);
+    if (h) {
+        size_t state[2];
+
+        state[0] = shape[0];
+        state[1] = weights[1];
+        *h = plume_reshape(pl, plume_slice(pl, y, 1, shape[1] - 1, 1), 2, state);
+    }
+    return y;
+}
+
 #endif

@@ -203,6 +203,24 @@ def lstm(g):
     return g.call("lstm", [x] + weights + state, [biased, last], f)
 
 
+@op
+def gru(g):
+    x = g.any(3, 3)
+    b, t, n = g.value(x).shape
+    h, biases, last = g.rnd.choice([1, 2, 3]), g.rnd.choice([0, 1, 2, 3, 3, 3]), g.rnd.randrange(3)
+    weights = [g.leaf([3 * h, n]), g.leaf([3 * h, h])] + [g.leaf([3 * h]) for k in (1, 2) if biases & k]
+    state = [g.leaf([b, h])] if g.rnd.random() < 0.5 else []
+
+    def f(x, w, u, *rest):
+        rest, zero = list(rest), torch.zeros(3 * h, dtype=x.dtype)
+        bias = [rest.pop(0) if biases & k else zero for k in (1, 2)]
+        first = rest[0][None] if rest else torch.zeros(1, b, h, dtype=x.dtype)
+        y, hn = torch._VF.gru(x, first, [w, u] + bias, True, 1, 0.0, False, False, True)
+        return hn[0] if last == 1 else y
+
+    return g.call("gru", [x] + weights + state, [biases, last], f)
+
+
 def loss(name, f, nums=lambda g: [], check=None):
     def make(g):
         a = g.any()

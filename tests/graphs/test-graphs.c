@@ -220,6 +220,19 @@ static plume_tensor *lstm(struct run *run, const struct call *c)
     return NUM(1) == 1 ? plume_add(PL, plume_scale(PL, cell, 2, 0), h) : y;
 }
 
+/* Numbers: which biases (1: the input's, 2: the state's), and what is wanted, as lstm()'s. */
+static plume_tensor *gru(struct run *run, const struct call *c)
+{
+    unsigned biases = (unsigned)NUM(0);
+    size_t next = 3;
+    plume_tensor *b_ih = biases & 1 ? IN(next++) : NULL, *b_hh = biases & 2 ? IN(next++) : NULL;
+    plume_tensor *h = MAYBE(next);
+    bool states = h || NUM(1) != 0;
+    plume_tensor *y = plume_gru(PL, IN(0), IN(1), IN(2), b_ih, b_hh, states ? &h : NULL);
+
+    return NUM(1) == 1 ? h : y;
+}
+
 static plume_tensor *of_images(struct run *run, const struct call *c)
 {
     const struct plume_window how = c->n > 8 ? window(c) : (struct plume_window){.groups = 1};
@@ -234,6 +247,7 @@ static plume_tensor *of_images(struct run *run, const struct call *c)
     OP("resample", plume_resample(PL, IN(0), SIZE(0), SIZE(1), (enum plume_resample)NUM(2)));
     OP("attention_with", attend(run, c));
     OP("lstm", lstm(run, c));
+    OP("gru", gru(run, c));
     OP("rotary", plume_rotary(PL, IN(0), SIZE(0), SIZE(1), NUM(2), (int)NUM(3)));
     return NULL;
 }

@@ -220,6 +220,18 @@ static void rows(struct arrays *to,
                                   .stride = {row, 1}};
 }
 
+ARRAYS_DECLARE(gru)
+{
+    size_t n = a->batch * a->hidden;
+
+    rows(ret, ARRAY_IN, NULL, &a->x, a->batch, a->x_row, 3 * a->hidden);
+    rows(ret, ARRAY_IN, NULL, &a->dy, a->batch, a->y_row, a->hidden);
+    IN(hx, 3 * n), IN(b, 3 * a->hidden), IN(h_before, n), IN(dh, n);
+    FORWARD(gates, 3 * n), FORWARD(kept, n), FORWARD(h, n), BACKWARD(dh_before, n);
+    rows(ret, ARRAY_OUT, "forward", &a->y, a->batch, a->y_row, a->hidden);
+    rows(ret, ARRAY_OUT, a->dx_add ? NULL : "backward", &a->dx, a->batch, a->x_row, 3 * a->hidden);
+}
+
 ARRAYS_DECLARE(lstm)
 {
     size_t n = a->batch * a->hidden;

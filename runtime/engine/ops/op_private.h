@@ -30,6 +30,7 @@ pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */
 pl_op_build pl_build_gather, pl_build_top, pl_build_cumsum, pl_build_one_hot; /* op_index.c */
 pl_op_build pl_build_conv, pl_build_conv_transpose, pl_build_resample;        /* op_conv.c */
 pl_op_build pl_build_random, pl_build_rotary;                                 /* op_random.c */
+pl_op_build pl_build_gru;                                                     /* op_gru.c */
 pl_op_build pl_build_lstm;                                                    /* op_rnn.c */
 
 /* The labels or indices that a node reads: input number `input` has numbers in [0, end), or `skip`

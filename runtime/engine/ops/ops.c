@@ -44,6 +44,7 @@ static const struct {
     [PLUME_OP_LSTM] = {"lstm", 2, 4, pl_build_lstm},
     [PLUME_OP_RANGE] = {"range", 0, 0, pl_build_range},
     [PLUME_OP_EXPAND] = {"expand", 1, 1, pl_build_expand},
+    [PLUME_OP_GRU] = {"gru", 2, 4, pl_build_gru},
     [PLUME_OP_DETACH] = {"detach", 1, 1, pl_build_detach},
 };
 

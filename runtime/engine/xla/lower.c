@@ -54,6 +54,7 @@ static const struct {
     {"resample", pl_lower_resample_forward, pl_lower_resample_backward},
     {"rotary", pl_lower_rotary_forward, pl_lower_rotary_backward},
     {"random", pl_lower_random_forward, NULL},
+    {"gru", pl_lower_gru_forward, pl_lower_gru_backward},
     {"lstm", pl_lower_lstm_forward, pl_lower_lstm_backward},
 };
 

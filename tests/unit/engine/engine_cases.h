@@ -398,6 +398,22 @@ static plume_tensor *f_lstm(struct net *net)
     return OP(PLUME_OP_BINARY, NONE, y, weigh(net, rows));
 }
 
+/* With bias and first state, a tensor twice; without; with one of them; and of one time, whose
+ * weight gets no gradient. */
+static plume_tensor *f_gru(struct net *net)
+{
+    plume_tensor *x = some(net, 0, 3, 2, 2, 6), *w = some(net, 24, 2, 6, 2, 1);
+    plume_tensor *bias = some(net, 36, 1, 6, 1, 1), *first = some(net, 42, 2, 2, 2, 1);
+    plume_tensor *y = OP(PLUME_OP_GRU, ARGS({1}, {0}), x, w, bias, first);
+    plume_tensor *z = OP(PLUME_OP_GRU, ARGS({0}, {0}), x, w, first);
+    plume_tensor *one = some(net, 46, 3, 4, 1, 3), *short_w = some(net, 58, 2, 3, 1, 1);
+
+    y = weigh(net, OP(PLUME_OP_BINARY, ARGS({2}, {0}), y, z));
+    z = OP(PLUME_OP_GRU, ARGS({1}, {0}), x, w, bias);
+    y = OP(PLUME_OP_BINARY, NONE, y, weigh(net, z));
+    return OP(PLUME_OP_BINARY, NONE, y, weigh(net, OP(PLUME_OP_GRU, NONE, one, short_w)));
+}
+
 static plume_tensor *f_batchnorm(struct net *net)
 {
     plume_tensor *w = OP(PLUME_OP_SLICE, ARGS({0, 0, 3}, {0}), &net->t[1]);
@@ -438,6 +454,7 @@ static const struct {
     {"resample", f_resample, 16},
     {"rotary", f_rotary, 16},
     {"lstm", f_lstm, 16},
+    {"gru", f_gru, 16},
     {"batchnorm", f_batchnorm, 16},
     {"views", f_views, 16},
     {"covering_views", f_covering_views, 16},

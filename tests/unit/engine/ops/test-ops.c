@@ -7,7 +7,7 @@
 _Static_assert(PLUME_OP_LINEAR == 1 && PLUME_OP_CAT == 9 && PLUME_OP_LAYERNORM == 15 &&
                    PLUME_OP_EMBEDDING == 18 && PLUME_OP_ATTENTION == 22 && PLUME_OP_FULL == 26 &&
                    PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35 && PLUME_OP_LSTM == 36 &&
-                   PLUME_OP_DETACH == 37 && PLUME_OP_EXPAND == 39,
+                   PLUME_OP_DETACH == 37 && PLUME_OP_GRU == 40,
                "ops keep their numbers");
 _Static_assert(sizeof(struct plume_op_args) == 80 && offsetof(struct plume_op_args, f) == 64,
                "the numbers of an op keep their places");
@@ -456,6 +456,11 @@ static void test_shapes_that_ops_refuse(void **state)
          {2, 0},
          {{0}, {0}},
          "lstm: wanted: [batch, time, 4 hidden], w [4 hidden, hidden]: f64[2, 3, 4], f64[4, 6]"},
+        {PLUME_OP_GRU,
+         2,
+         {2, 0},
+         {{0}, {0}},
+         "gru: wanted: [batch, time, 3 hidden], w [3 hidden, hidden]: f64[2, 3, 4], f64[4, 6]"},
         {PLUME_OP_CUMSUM, 1, {4}, {{0}, {0}}, "cumsum: needs real numbers: i32[4]"},
         {PLUME_OP_CUMSUM, 1, {0}, {{5}, {0}}, "cumsum: there is no dimension 5 among 2"},
         {PLUME_OP_ONE_HOT, 1, {4}, {{0}, {0}}, "one_hot: 0 is not a number of classes"},
