@@ -3,12 +3,14 @@
  *
  *   hub.c         life, and the messages of nodes
  *   ending.c      carries out decisions: asks Slurm, records the cause, ends the ranks, finishes
+ *   finish.c      the last act: all nodes have left
  *   decide.c      from the evidence to a decision; pure
  *   exchange.c    values that ranks exchange
  *   hang.c        ranks that make no progress, or little
  *   stall.c, slow.c  which ranks these are; pure
  *   gpu_errors.c  GPU errors that may explain a failure
- *   journal.c     the files of the attempt and of the trial
+ *   result.c      result.json
+ *   journal.c     the other files of the attempt and of the trial
  *   metrics_log.c metrics.jsonl, which is thinned
  *   thin.c        which of its lines stay; pure
  *   log_file.c    a file of lines, on a disk that may be full
@@ -203,6 +205,11 @@ void pl_hub_on_launch_limit(void *hub);
 void pl_hub_on_start_limit(void *hub);
 void pl_hub_on_end_limit(void *hub);
 
+/* finish.c */
+void pl_hub_finish(struct pl_hub *hub);
+/* Answers a node's bye, if that is due. */
+void pl_hub_confirm_bye(struct pl_hub *hub, unsigned node_id);
+
 /* hang.c: -EINVAL for a bad PLUME_ON_HANG, -ENOMEM. The others do nothing before open. */
 int pl_hub_hang_open(struct pl_hub *hub, struct pl_error *err);
 void pl_hub_hang_close(struct pl_hub *hub);
@@ -232,6 +239,11 @@ void pl_hub_event(struct pl_hub *hub, json_t *event);
 void pl_hub_write_status(struct pl_hub *hub);
 /* Writes the lines of the log that found no room on the disk so far. */
 void pl_hub_flush_log(struct pl_hub *hub);
+/* The last values of facts that the limits have kept out of the log, as far as there is room.
+ * Returns how many facts have no line. */
+size_t pl_hub_write_left_out(struct pl_hub *hub);
+
+/* result.c */
 /* False: there is none, which has been said. */
 bool pl_hub_write_result(struct pl_hub *hub);
 /* The result and the last status.json, and then the log's way to the disk: on a slow one that may

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* The last act: all nodes have left. */
+#include "common/base/fs.h"
+#include "common/proto/json.h"
+#include "common/run/run_state.h"
+#include "runtime/plrund/hub/hub_private.h"
+
+void pl_hub_confirm_bye(struct pl_hub *hub, unsigned node_id)
+{
+    if (hub->nodes[node_id].bye_due)
+        pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
+    hub->nodes[node_id].bye_due = false;
+}
+
+static void on_finish(uv_timer_t *timer)
+{
+    struct pl_hub *hub = timer->data;
+
+    hub->on_finished(hub->ctx);
+}
+
+void pl_hub_finish(struct pl_hub *hub)
+{
+    const char *kind = pl_json_string(hub->cause, "kind");
+    const char *state = pl_trial_state_name(pl_cause_state(pl_cause_parse(kind)));
+
+    for (unsigned rank = 0; rank < hub->step->ntasks; rank++)
+        /* Without a run folder the document has no ranks. */
+        if (pl_rank_state_open(hub->rank_states[rank]) && pl_run_state_rank(hub->doc, rank)) {
+            hub->rank_states[rank] = PL_RANK_LOST;
+            pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
+                                        "state", pl_rank_state_name(PL_RANK_LOST)));
+        }
+    pl_hub_event(
+        hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
+    hub->state = PL_HUB_FINISHED;
+    pl_hub_write_end(hub);
+    for (unsigned i = 0; i < hub->step->nnodes; i++) /* the last: srun may wait for it */
+        pl_hub_confirm_bye(hub, i);
+    uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
+}
