@@ -36,6 +36,7 @@
     X(PLUME_ON_HANG, TEXT, NULL, PLRUN | PLRUND | PLUGIN, "warn, kill or requeue, once ranks make no progress") \
     X(PLUME_HANG_LIMIT, SECONDS, PL_ENV_STRING(PL_HANG_LIMIT_S), PLRUN | PLRUND, "least seconds without a step before a hang is suspected; 0: never") \
     X(PLUME_LEAVE_LIMIT, SECONDS, PL_ENV_STRING(PL_LEAVE_LIMIT_S), PLRUN | PLRUND, "seconds from the end of a node's last rank to the end of its daemon") \
+    X(PLUME_DISK_LIMIT, SECONDS, PL_ENV_STRING(PL_DISK_LIMIT_S), PLRUN | PLRUND, "seconds for which a step's end waits for a file system that does not answer") \
     X(PLUME_OUTPUT_RANKS, TEXT, NULL, PLRUN | PLRUND, "ranks whose output Slurm's file gets: all, or a list; unset: of a trial rank 0, else all") \
     X(PLUME_METRICS_MAX, SIZE, NULL, PLRUN | PLRUND, "limit of an attempt's metrics.jsonl, which is thinned")  \
     X(PLUME_METRICS_TRIAL_MAX, SIZE, NULL, PLRUN | PLRUND, "limit of the metrics.jsonl of all of a trial's attempts") \

@@ -11,8 +11,9 @@
 #define PL_LAUNCH_TIMEOUT_S 120 /* PLUME_LAUNCH_TIMEOUT */
 #define PL_LEAVE_LIMIT_S 10     /* PLUME_LEAVE_LIMIT */
 #define PL_HANG_LIMIT_S 10      /* PLUME_HANG_LIMIT */
+#define PL_DISK_LIMIT_S 300     /* PLUME_DISK_LIMIT */
 #define PL_SILENCE_S                                                                               \
-    120 /* PLUME_SILENCE: a file system may hold a daemon up that long; TCP                        \
+    120 /* PLUME_SILENCE: a busy host may hold a daemon up that long; TCP                          \
            finds a lost host sooner, see pl_net_tune() */
 
 /* plrun waits longer for its daemon than the daemon needs after its last rank. */

@@ -9,6 +9,7 @@
 #include "common/base/site.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/rank_line.h"
+#include "runtime/node/thread.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
 #include "runtime/plrund/daemon/helper.h"
@@ -212,6 +213,8 @@ static int run(struct node *n)
         pl_daemon_on_hub_lost(d, pl_error_text(&err)); /* it refuses its ranks, and ends */
     uv_run(n->loop, UV_RUN_DEFAULT);
     served = d->world != NULL;
+    if (pl_thread_is_left()) /* a file system holds it up, and it uses our memory */
+        _exit(served ? PL_EXIT_OK : PL_EXIT_FAILED);
     pl_hub_destroy(n->hub);
     pl_daemon_finish(d);
     return served ? PL_EXIT_OK : PL_EXIT_FAILED;

@@ -2,7 +2,8 @@
 /* To preload: a folder that an NFS server has forgotten. Once there is a file FAKE_STALE, calls for
  * what is open in a folder with FAKE_STALE_DIR in its path fail with ESTALE. With FAKE_STALE_LATE
  * only fsync(2) and close(2) do: the client had taken what the server then refused. With
- * FAKE_STALE_SLOW nothing fails, and fsync(2) waits until the file FAKE_STALE is gone. */
+ * FAKE_STALE_SLOW nothing fails, and fsync(2) waits until the file FAKE_STALE is gone. With
+ * FAKE_STALE_BLOCKS every call waits for that: the server does not answer. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -46,13 +47,26 @@ static bool is_open_stale(int fd)
     return true;
 }
 
+static bool blocks(void)
+{
+    return getenv("FAKE_STALE_BLOCKS") != NULL;
+}
+
 static bool is_slow(void)
 {
-    return getenv("FAKE_STALE_SLOW") != NULL;
+    return getenv("FAKE_STALE_SLOW") != NULL || blocks();
+}
+
+static void await(int fd)
+{
+    for (int turn = 0; turn < SLOW_S * 100 && is_open_stale(fd); turn++)
+        poll(NULL, 0, 10); /* the disk is slow until the test lets it go */
 }
 
 static bool is_stale(int fd)
 {
+    if (blocks())
+        await(fd);
     return !is_late() && !is_slow() && is_open_stale(fd);
 }
 
@@ -62,10 +76,10 @@ VISIBLE int fsync(int fd)
 
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "fsync");
-    for (int turn = 0; is_slow() && turn < SLOW_S * 100 && is_open_stale(fd); turn++)
-        poll(NULL, 0, 10); /* the disk is slow until the test lets it go */
-    if (is_slow())
+    if (is_slow()) {
+        await(fd);
         return real(fd);
+    }
     return is_open_stale(fd) ? -1 : real(fd);
 }
 

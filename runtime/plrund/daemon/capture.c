@@ -8,18 +8,44 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
-#define LINE_MAX_BYTES 4096              /* longer lines are searched for metrics in parts */
-#define READ_BYTES 65536                 /* at once */
-#define DRAIN_READS 32                   /* so many at once */
+#define SKIP_MS 5000 /* for a file system: then the rank goes on, and the file lacks output */
+#define LINE_MAX_BYTES 4096 /* longer lines are searched for metrics in parts */
+#define READ_BYTES 65536    /* at once */
+#define DRAIN_READS 32      /* so many at once */
+
+/* The rank's own file. The loop fills `queue`; what is in `job` is its work's, once it is added. */
+struct file {
+    struct pl_disk *disk;
+    bool wanted;      /* there is one, or will be: it gets the output */
+    bool open, close; /* what the next work is to do, beside the lines */
+    bool closed;      /* it was told so */
+    bool under_way;   /* the work below */
+    bool skips;       /* the file system does not answer: the file lacks what comes now */
+    size_t skipped;   /* bytes, since the queue's end */
+    struct pl_buf queue;
+    struct {
+        struct pl_disk_job job;
+        int fd;
+        char *dir, *name;
+        bool open, close;
+        size_t skipped; /* before the data */
+        struct pl_buf data;
+        size_t missing; /* bytes that the file does not have, at its end */
+        size_t lost;    /* bytes at the end of the data that it did not take */
+        int result;     /* of open */
+        bool warned;
+    } work;
+};
 
 struct pl_capture {
     uv_poll_t in, out; /* `out` only if the real descriptor can be polled */
-    int read_fd, real_fd, file_fd;
+    int read_fd, real_fd;
     const struct pl_metric_rule *rules;
     size_t n_rules;
     const struct pl_capture_ops *ops;
@@ -30,10 +56,13 @@ struct pl_capture {
     bool real_is_socket;
     bool muted, held; /* pl_capture_mute(), until pl_capture_let_go() */
     uint64_t heard_ns;
-    size_t missing; /* bytes that the file does not have, at its end */
-    bool eof, told, closing, released, out_ready, warned;
+    struct file file;
+    bool removed; /* somebody has removed the file: it takes everything, and nobody can read it */
+    bool eof, told, closing, released, out_ready;
     unsigned handles; /* uv handles still open */
 };
+
+static void update(struct pl_capture *c);
 
 static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
 {
@@ -107,28 +136,61 @@ static void write_real(struct pl_capture *c)
     }
 }
 
-/* On a full disk the file says where output is missing, once there is room again. Returns how many
- * bytes at the end of the data it did not take. */
-static size_t write_rank_file(struct pl_capture *c, const char *data, size_t len)
+/* ---- the rank's file: work that may block ---- */
+
+static struct pl_capture *of_job(struct pl_disk_job *job)
+{
+    return (struct pl_capture *)((char *)job - offsetof(struct pl_capture, file.work.job));
+}
+
+static int open_file(struct file *f, struct pl_error *err)
+{
+    _cleanup_close_ int dir_fd = -EBADF;
+    int r = pl_own_folder_open(AT_FDCWD, f->work.dir, &dir_fd, err);
+
+    if (r == -ENOENT) { /* another node made the folder: NFS may lag */
+        r = pl_mkdir_p(f->work.dir, 0777 & ~PL_OWN_MASK, err);
+        if (r == 0)
+            r = pl_own_folder_open(AT_FDCWD, f->work.dir, &dir_fd, err);
+    }
+    if (r < 0)
+        return r;
+    return pl_own_file_open(dir_fd, f->work.name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND,
+                            pl_own_mode(dir_fd, 0666), &f->work.fd, err);
+}
+
+/* On a full disk the file says where output is missing, once there is room again. False: it did
+ * not take the note. */
+static bool write_note(struct file *f)
 {
     char note[96] = "";
+    int size = snprintf(note, sizeof(note), "\n[plrund: %zu bytes could not be written]\n",
+                        f->work.missing);
+    ssize_t n = write(f->work.fd, note, (size_t)size);
+
+    if (n < size) { /* no part of the note stays */
+        if (n > 0 && ftruncate(f->work.fd, lseek(f->work.fd, 0, SEEK_END) - n) < 0)
+            pl_log_debug("child", "cannot truncate a rank's file");
+        return false;
+    }
+    f->work.missing = 0;
+    return true;
+}
+
+/* Returns how many bytes at the end of the data it did not take. */
+static size_t write_file(struct file *f)
+{
+    const char *data = f->work.data.data;
+    size_t len = f->work.data.len;
     ssize_t n = 0;
 
-    if (c->missing) {
-        int size = snprintf(note, sizeof(note), "\n[plrund: %zu bytes could not be written]\n",
-                            c->missing);
-
-        n = write(c->file_fd, note, (size_t)size);
-        if (n < size) { /* no part of the note stays */
-            if (n > 0 && ftruncate(c->file_fd, lseek(c->file_fd, 0, SEEK_END) - n) < 0)
-                pl_log_debug("child", "cannot truncate a rank's file");
-            c->missing += len;
-            return len;
-        }
-        c->missing = 0;
+    f->work.missing += f->work.skipped;
+    if (f->work.missing && !write_note(f)) {
+        f->work.missing += len;
+        return len;
     }
     while (len) {
-        n = write(c->file_fd, data, len);
+        n = write(f->work.fd, data, len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -136,33 +198,149 @@ static size_t write_rank_file(struct pl_capture *c, const char *data, size_t len
         data += n;
         len -= (size_t)n;
     }
-    if (len && !c->warned)
+    if (len && !f->work.warned)
         pl_log_warn("child", "cannot write a rank's file: %s; the run goes on", strerror(errno));
-    c->warned = c->warned || len;
-    c->missing = len;
+    f->work.warned = f->work.warned || len;
+    f->work.missing = len;
     return len;
 }
 
-/* A file that somebody has removed takes everything, and nobody can read it. */
-static bool file_is_removed(const struct pl_capture *c)
+static void file_work(struct pl_disk_job *job)
 {
+    struct pl_capture *c = of_job(job);
+    struct file *f = &c->file;
+    struct pl_error err = {0};
     struct stat st;
 
-    return fstat(c->file_fd, &st) == 0 && st.st_nlink == 0;
+    if (f->work.open && (f->work.result = open_file(f, &err)) < 0)
+        pl_log_warn("child", "%s", pl_error_text(&err));
+    f->work.lost = f->work.data.len;
+    if (f->work.fd >= 0 && (f->work.data.len || f->work.skipped)) {
+        f->work.lost = write_file(f);
+        c->removed = fstat(f->work.fd, &st) == 0 && st.st_nlink == 0;
+    }
+    /* a network file system writes it now */
+    if (f->work.close && f->work.fd >= 0 && close(PL_TAKE_FD(f->work.fd)) < 0 && !f->work.warned)
+        pl_log_warn("child", "a rank's file may lack output: %s", strerror(errno));
+}
+
+/* ---- the same in the loop ---- */
+
+static void destroy(struct pl_capture *c)
+{
+    pl_buf_finish(&c->pending);
+    pl_tail_finish(&c->tail);
+    pl_buf_finish(&c->line);
+    pl_buf_finish(&c->file.queue);
+    pl_buf_finish(&c->file.work.data);
+    free(c->file.work.dir);
+    free(c->file.work.name);
+    free(c);
+}
+
+static void destroy_if_closed(struct pl_capture *c)
+{
+    if (c->closing && !c->handles && !c->file.under_way)
+        destroy(c);
+}
+
+static void file_done(struct pl_disk_job *job);
+
+/* Hands over what there is for the file, unless it is at work: then that follows by itself. */
+static void send_file(struct pl_capture *c)
+{
+    struct file *f = &c->file;
+    struct pl_buf data = f->work.data;
+
+    if (f->under_way || !(f->queue.len || f->skipped || f->open || f->close))
+        return;
+    f->work.skipped = 0;
+    if (!f->queue.len) { /* what was left out follows what waited */
+        f->work.skipped = f->skipped;
+        f->skipped = 0;
+        f->skips = false;
+    }
+    f->work.data = f->queue;
+    f->queue = data; /* empty; its memory is used again */
+    f->work.open = f->open;
+    f->work.close = f->close && !f->skipped;
+    f->close = f->close && f->skipped;
+    f->open = false;
+    f->under_way = true;
+    f->work.job.work = file_work;
+    f->work.job.done = file_done;
+    pl_disk_add(f->disk, &f->work.job);
+}
+
+static void file_done(struct pl_disk_job *job)
+{
+    struct pl_capture *c = of_job(job);
+    struct file *f = &c->file;
+    struct pl_buf *data = &f->work.data;
+    size_t lost = c->removed ? data->len : f->work.lost;
+
+    f->under_way = false;
+    if (c->muted && lost) {
+        pl_buf_add(&c->pending, data->data + data->len - lost, lost);
+        write_real(c);
+    }
+    data->len = 0;
+    if (f->work.open && f->work.result < 0)
+        f->wanted = c->muted = c->held = false;
+    send_file(c);
+    update(c);
+    destroy_if_closed(c);
+}
+
+static size_t file_waiting(const struct file *f)
+{
+    return f->queue.len + (f->under_way ? f->work.data.len : 0);
+}
+
+/* The rank waits for a slow file system, as it would without us, but not for one that blocks. */
+static bool may_skip(const struct file *f)
+{
+    return f->skips || pl_disk_busy_ms(f->disk) >= SKIP_MS;
+}
+
+/* False: the file will lack these bytes. */
+static bool add_to_file(struct pl_capture *c, const char *data, size_t len)
+{
+    struct file *f = &c->file;
+
+    if (!f->skips && !(file_waiting(f) > PENDING_MAX && may_skip(f)) &&
+        pl_buf_add(&f->queue, data, len) == 0) {
+        send_file(c);
+        return true;
+    }
+    if (!f->skips)
+        pl_log_warn("child", "a rank's file does not take its output in time: it will lack some; "
+                             "the run goes on");
+    f->skips = true;
+    f->skipped += len;
+    return false;
+}
+
+/* False: it is closed, or on its way. */
+static bool close_file(struct pl_capture *c)
+{
+    if (!c->file.wanted || c->file.closed)
+        return false;
+    c->file.closed = c->file.close = true;
+    send_file(c);
+    return true;
 }
 
 static void accept_data(struct pl_capture *c, const char *data, size_t len)
 {
-    size_t lost = c->file_fd >= 0 ? write_rank_file(c, data, len) : len;
+    bool kept = c->file.wanted && add_to_file(c, data, len);
 
     pl_tail_add(&c->tail, data, len);
     c->heard_ns = pl_now_ns();
     if (c->n_rules)
         search(c, data, len);
-    if (c->muted && !file_is_removed(c)) {
-        data += len - lost;
-        len = lost;
-    }
+    if (kept && c->muted)
+        return;
     pl_buf_add(&c->pending, data, len);
     write_real(c);
 }
@@ -189,14 +367,6 @@ static bool read_some(struct pl_capture *c)
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
-static void destroy(struct pl_capture *c)
-{
-    pl_buf_finish(&c->pending);
-    pl_tail_finish(&c->tail);
-    pl_buf_finish(&c->line);
-    free(c);
-}
-
 static void on_closed(uv_handle_t *handle)
 {
     struct pl_capture *c = handle->data;
@@ -205,11 +375,7 @@ static void on_closed(uv_handle_t *handle)
         return;
     close(PL_TAKE_FD(c->read_fd));
     close(PL_TAKE_FD(c->real_fd));
-    /* a network file system writes it now */
-    if (c->file_fd >= 0 && close(PL_TAKE_FD(c->file_fd)) < 0 && !c->warned)
-        pl_log_warn("child", "a rank's file may lack output: %s", strerror(errno));
-    if (c->closing)
-        destroy(c);
+    destroy_if_closed(c);
 }
 
 /* Closes the descriptors: Slurm waits for the end of a task's output before a step can end. */
@@ -221,6 +387,7 @@ static void release(struct pl_capture *c)
     uv_close((uv_handle_t *)&c->in, on_closed);
     if (c->out_ready)
         uv_close((uv_handle_t *)&c->out, on_closed);
+    close_file(c);
 }
 
 static void update(struct pl_capture *c)
@@ -231,7 +398,8 @@ static void update(struct pl_capture *c)
         search_line(c);
         c->line.len = 0;
     }
-    if (c->eof || c->pending.len > PENDING_MAX)
+    if (c->eof || c->pending.len > PENDING_MAX ||
+        (file_waiting(&c->file) > PENDING_MAX && !may_skip(&c->file)))
         uv_poll_stop(&c->in);
     else
         uv_poll_start(&c->in, UV_READABLE, on_event);
@@ -239,7 +407,9 @@ static void update(struct pl_capture *c)
         uv_poll_start(&c->out, UV_WRITABLE, on_event);
     else if (c->out_ready)
         uv_poll_stop(&c->out);
-    if (c->eof && !c->pending.len && !c->held && !c->told) {
+    if (c->eof && !c->pending.len && !pl_capture_file_waits(c) && !c->held && !c->told) {
+        if (close_file(c)) /* a network file system writes it now; goes on after that */
+            return;
         c->told = true;
         release(c);
         c->ops->done(c->ctx);
@@ -284,6 +454,7 @@ static void own_stream(struct pl_capture *c)
 }
 
 int pl_capture_create(uv_loop_t *loop,
+                      struct pl_disk *disk,
                       int read_fd,
                       int real_fd,
                       const struct pl_metric_rule *rules,
@@ -311,7 +482,7 @@ int pl_capture_create(uv_loop_t *loop,
     }
     *c = (struct pl_capture){.read_fd = read_fd,
                              .real_fd = real_fd,
-                             .file_fd = -EBADF,
+                             .file = {.disk = disk, .work.fd = -EBADF},
                              .pending = pending,
                              .rules = rules,
                              .n_rules = n_rules,
@@ -344,28 +515,46 @@ int pl_capture_create(uv_loop_t *loop,
     return 0;
 }
 
-int pl_capture_open_file(struct pl_capture *c,
-                         const char *dir,
-                         const char *name,
-                         struct pl_error *err)
+void pl_capture_open_file(struct pl_capture *c, const char *dir, const char *name)
 {
-    _cleanup_close_ int dir_fd = -EBADF;
-    int r = pl_own_folder_open(AT_FDCWD, dir, &dir_fd, err);
+    struct file *f = &c->file;
 
-    if (r == -ENOENT) { /* another node made the folder: NFS may lag */
-        r = pl_mkdir_p(dir, 0777 & ~PL_OWN_MASK, err);
-        if (r == 0)
-            r = pl_own_folder_open(AT_FDCWD, dir, &dir_fd, err);
+    free(f->work.dir);
+    free(f->work.name);
+    f->work.dir = strdup(dir);
+    f->work.name = strdup(name);
+    if (!f->work.dir || !f->work.name) {
+        pl_log_warn("child", "out of memory: there will be no '%s'", name);
+        return;
     }
-    if (r < 0)
-        return r;
-    return pl_own_file_open(dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND,
-                            pl_own_mode(dir_fd, 0666), &c->file_fd, err);
+    f->wanted = f->open = true;
+    send_file(c);
+}
+
+int pl_capture_file_error(const struct pl_capture *c)
+{
+    return c->file.under_way ? 0 : c->file.work.result;
+}
+
+size_t pl_capture_unwritten(const struct pl_capture *c)
+{
+    return c ? file_waiting(&c->file) + c->file.skipped : 0;
+}
+
+bool pl_capture_file_waits(const struct pl_capture *c)
+{
+    return c && (c->file.under_way || c->file.queue.len || c->file.skipped);
+}
+
+void pl_capture_tick(struct pl_capture *c)
+{
+    if (c)
+        update(c);
 }
 
 void pl_capture_mute(struct pl_capture *c)
 {
-    c->muted = c->held = c->file_fd >= 0;
+    c->muted = c->held = c->file.wanted;
 }
 
 void pl_capture_let_go(struct pl_capture *c, const char *text)
@@ -373,7 +562,7 @@ void pl_capture_let_go(struct pl_capture *c, const char *text)
     if (!c || !c->held || c->closing)
         return;
     c->held = false;
-    if (text && !file_is_removed(c))
+    if (text && !c->removed)
         pl_buf_adds(&c->pending, text);
     write_real(c);
     update(c);
@@ -401,7 +590,7 @@ uint64_t pl_capture_heard_ns(const struct pl_capture *c)
 
 bool pl_capture_is_done(const struct pl_capture *c)
 {
-    return !c || (c->eof && !c->pending.len);
+    return !c || (c->eof && !c->pending.len && !pl_capture_file_waits(c));
 }
 
 void pl_capture_close(struct pl_capture *c)
@@ -411,6 +600,5 @@ void pl_capture_close(struct pl_capture *c)
     c->closing = true;
     write_real(c);
     release(c);
-    if (c->handles == 0)
-        destroy(c);
+    destroy_if_closed(c);
 }

@@ -2,11 +2,14 @@
 /* One output stream of a rank: copies a pipe to the rank's own file and to the stream's first
  * target (srun, or Slurm's output file), keeps its last lines, and finds metrics in it.
  *
- * Back-pressure: if srun is slow, reading stops, so the rank waits as it would without us. */
+ * Back-pressure: if srun or the file is slow, reading stops, so the rank waits as it would without
+ * us. A file system that does not answer for seconds holds up nobody: the file says where it lacks
+ * output. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_CAPTURE_H
 #define PL_RUNTIME_PLRUND_DAEMON_CAPTURE_H
 
 #include "common/base/metric_rule.h"
+#include "runtime/node/disk.h"
 
 #include <stdbool.h>
 #include <uv.h>
@@ -20,8 +23,10 @@ struct pl_capture_ops {
     void (*done)(void *ctx);
 };
 
-/* Takes both descriptors, also on failure. rules are borrowed for the capture's life. */
+/* Takes both descriptors, also on failure. disk (NULL: none) and rules are borrowed for the
+ * capture's life. */
 int pl_capture_create(uv_loop_t *loop,
+                      struct pl_disk *disk,
                       int read_fd,
                       int real_fd,
                       const struct pl_metric_rule *rules,
@@ -30,13 +35,22 @@ int pl_capture_create(uv_loop_t *loop,
                       void *ctx,
                       struct pl_capture **ret);
 
-/* Creates or empties the rank's own file `name` in `dir`, which must be the caller's alone
- * (common/base/own.h), and creates missing folders. Without a file the stream is still copied to
- * its target. */
-int pl_capture_open_file(struct pl_capture *c,
-                         const char *dir,
-                         const char *name,
-                         struct pl_error *err);
+/* Has the rank's own file `name` created, or emptied, in `dir`, which must be the caller's alone
+ * (common/base/own.h), with missing folders. A failure is logged, and without a file the stream is
+ * still copied to its target. Call once, before the stream is read. */
+void pl_capture_open_file(struct pl_capture *c, const char *dir, const char *name);
+
+/* The error of opening it, once it is known; else 0. */
+int pl_capture_file_error(const struct pl_capture *c);
+
+/* True while the file has not got all that was read. */
+bool pl_capture_file_waits(const struct pl_capture *c);
+
+/* Bytes that it has not got, or will not get. 0 without a capture. */
+size_t pl_capture_unwritten(const struct pl_capture *c);
+
+/* Call each second: goes on without the file if its file system does not answer. NULL is fine. */
+void pl_capture_tick(struct pl_capture *c);
 
 /* If the stream has a file, its target gets no more than the file could not take, and what
  * pl_capture_let_go() says. Call before the rank writes. */

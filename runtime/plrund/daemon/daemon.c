@@ -20,6 +20,7 @@
 #define BUSY_AFTER_MS 50             /* slurmstepd waits for 2 s */
 #define BUSY_WAITS 30                /* of so long: the decision may need Slurm's word */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
+#define FILES_MS 1000                /* between two looks at files that are not written */
 #define LATE_MS 4000u                /* after the grace, for ranks that have not come yet */
 
 static void finish(struct pl_daemon *d);
@@ -166,6 +167,13 @@ static bool all_ended(const struct pl_daemon *d)
            (d->owner_gone && (d->step.plugin || d->state != PL_DAEMON_FAILED));
 }
 
+/* A file system that does not answer: the hub's limit is the same, and begins with our bye. */
+static bool may_wait_for_files(const struct pl_daemon *d)
+{
+    return d->bye_sent && pl_daemon_files_wait(d) &&
+           pl_now_ns() - d->bye_ns < pl_env_ms(PL_ENV_PLUME_DISK_LIMIT) * 1000000ull;
+}
+
 static void on_leave_limit(void *ctx)
 {
     struct pl_daemon *d = ctx;
@@ -174,6 +182,8 @@ static void on_leave_limit(void *ctx)
     d->waited = true;
     if (d->held || (!d->bye_sent && !d->bye_ok)) /* ranks that still run are waited for */
         settle(d);
+    else if (may_wait_for_files(d))
+        pl_limit_start(&d->leave_limit, FILES_MS);
     else
         finish(d);
 }
@@ -187,6 +197,7 @@ static void settle(struct pl_daemon *d)
         d->state = PL_DAEMON_LEAVING;
     if (!d->bye_sent) {
         d->bye_sent = true;
+        d->bye_ns = pl_now_ns();
         if (d->step.plugin)
             pl_daemon_kill_orphans(d, UINT_MAX, 0);
         pl_daemon_send_metrics(d);
@@ -222,7 +233,9 @@ static void finish(struct pl_daemon *d)
     d->finished = true;
     pl_daemon_send_verdicts(d);
     send_last_code(d);
+    pl_daemon_say_unwritten(d);
     pl_daemon_close_ranks(d);
+    pl_disk_close(PL_TAKE(d->disk));
     pl_daemon_gpu_close(d);
     pl_daemon_lifeline_close(d);
     pl_daemon_helper_close(d);
@@ -252,9 +265,9 @@ static void on_busy_due(uv_timer_t *timer)
 {
     struct pl_daemon *d = timer->data;
 
-    if (!d->held || d->finished)
+    if (!(d->held || pl_daemon_files_wait(d)) || d->finished)
         return;
-    if (!d->bye_ok &&
+    if ((!d->bye_ok || !d->held) &&
         d->busy_waits++ < BUSY_WAITS) /* no other node runs: the hub is about to end */
         uv_timer_start(timer, on_busy_due, BUSY_AFTER_MS, 0);
     else
@@ -274,7 +287,8 @@ static void owner_gone(struct pl_daemon *d)
     if (!d->step.plugin && d->n_ended < d->n_present) /* plrun of local rank 0 was killed */
         pl_daemon_end_ranks_alone(d, -1);
     settle(d);
-    if (d->step.plugin && d->held) /* the hub may finish on the bye that settle() sent */
+    if (d->step.plugin && !d->finished && (d->held || pl_daemon_files_wait(d)))
+        /* the hub may finish on the bye that settle() sent */
         uv_timer_start(&d->busy_timer, on_busy_due, BUSY_AFTER_MS, 0);
 }
 
@@ -316,6 +330,7 @@ static void on_tick(uv_timer_t *timer)
     d->tick_ns = now;
     pl_daemon_accept(d);
     pl_daemon_send_metrics(d);
+    pl_daemon_tick_output(d);
     pl_daemon_beat(d);
     pl_daemon_lifeline_beat(d);
     pl_uplink_beat(d->uplink); /* also before the world: it finds a hub whose host is gone */
@@ -480,6 +495,8 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     r = pl_daemon_confine(d, err);
     if (r < 0)
         return r;
+    if (pl_disk_create(d->loop, &d->disk) < 0) /* after that: it holds for new threads only */
+        pl_log_debug("daemon", "no thread for the ranks' files");
     r = uv_poll_init(d->loop, &d->control, control_fd);
     if (r < 0)
         return pl_error_set(err, r, "cannot watch the control socket: %s", uv_strerror(r));

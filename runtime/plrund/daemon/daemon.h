@@ -107,6 +107,8 @@ struct pl_daemon {
     struct pl_uplink *uplink;
     json_t *world; /* as the hub sent it */
     bool decided, teardown, grace_over, bye_sent, bye_ok, finished;
+    uint64_t bye_ns;        /* when it said bye */
+    struct pl_disk *disk;   /* writes the ranks' files; NULL = the loop does */
     uint64_t save_limit_ns; /* the end of the time that ranks have to save; 0: the hub decides */
     bool waited;            /* the time for ranks that have not come is over */
     int64_t root;           /* the rank that failed first, -1 none; valid once decided */
@@ -229,6 +231,11 @@ bool pl_rank_output_take(struct pl_rank *rank,
                          const struct pl_capture_ops *ops);
 void pl_rank_output_open(struct pl_rank *rank, const char *dir);
 void pl_rank_output_settle(struct pl_rank *rank);
+/* True while a file of a rank has not got all output; tick: call each second; say: of what is lost
+ * at the end. */
+bool pl_daemon_files_wait(const struct pl_daemon *d);
+void pl_daemon_tick_output(struct pl_daemon *d);
+void pl_daemon_say_unwritten(const struct pl_daemon *d);
 
 /* stale_sockets.c: removes the sockets beside this one whose daemons were killed: the user's own,
  * of Plume's names, older than a minute, without a listener, and on a file system of this node. */

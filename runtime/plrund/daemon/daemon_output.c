@@ -17,9 +17,9 @@ bool pl_rank_output_take(struct pl_rank *rank,
     if (c->n_fds != 4)
         return true;
     c->n_fds = 0;
-    r = pl_capture_create(d->loop, c->fds[0], c->fds[1], d->rules, d->n_rules, ops, rank,
+    r = pl_capture_create(d->loop, d->disk, c->fds[0], c->fds[1], d->rules, d->n_rules, ops, rank,
                           &rank->out);
-    s = pl_capture_create(d->loop, c->fds[2], c->fds[3], d->rules, d->n_rules, ops, rank,
+    s = pl_capture_create(d->loop, d->disk, c->fds[2], c->fds[3], d->rules, d->n_rules, ops, rank,
                           &rank->err);
     return r == 0 && s == 0;
 }
@@ -29,20 +29,49 @@ void pl_rank_output_open(struct pl_rank *rank, const char *dir)
     struct pl_capture *streams[] = {rank->out, rank->err};
     static const char *const ends[] = {"out", "err"};
     bool shown = pl_output_ranks_contain(rank->daemon->output_ranks, rank->rank);
-    struct pl_error err = {0};
 
     for (int i = 0; dir && i < 2; i++) {
         _cleanup_free_ char *name = pl_strf("rank-%u.%s", rank->rank, ends[i]);
 
         if (!streams[i])
             continue;
-        if (!name)
-            pl_error_set(&err, -ENOMEM, "out of memory: a file of rank %u is missing", rank->rank);
-        if (!name || pl_capture_open_file(streams[i], dir, name, &err) < 0)
-            pl_log_warn("child", "%s", pl_error_text(&err));
-        else if (!shown)
+        if (!name) {
+            pl_log_warn("child", "out of memory: a file of rank %u is missing", rank->rank);
+            continue;
+        }
+        pl_capture_open_file(streams[i], dir, name);
+        if (!shown)
             pl_capture_mute(streams[i]);
     }
+}
+
+bool pl_daemon_files_wait(const struct pl_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (pl_capture_file_waits(d->ranks[i].out) || pl_capture_file_waits(d->ranks[i].err))
+            return true;
+    return false;
+}
+
+void pl_daemon_tick_output(struct pl_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_present; i++) {
+        pl_capture_tick(d->ranks[i].out);
+        pl_capture_tick(d->ranks[i].err);
+    }
+}
+
+void pl_daemon_say_unwritten(const struct pl_daemon *d)
+{
+    size_t bytes = 0;
+
+    for (unsigned i = 0; i < d->n_present; i++)
+        bytes += pl_capture_unwritten(d->ranks[i].out) + pl_capture_unwritten(d->ranks[i].err);
+    if (bytes)
+        pl_log_error("child",
+                     "the run folder does not answer: %zu bytes of the output of this node's ranks "
+                     "are not in their files",
+                     bytes);
 }
 
 /* The lines about the rank that failed first, for Slurm's output file. */

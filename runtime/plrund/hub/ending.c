@@ -233,6 +233,7 @@ static void end_ranks(struct pl_hub *hub, bool slurm_ends)
         /* First in the log, then done: what follows counts as ours. */
         pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
                                     "grace_ms", (int)grace_ms));
+        pl_hub_send_log(hub);
         limit_end(hub, grace_ms);
         pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_END_RANKS,
                                                .hub_end_ranks = {grace_ms, rank_to_fail(hub)}});

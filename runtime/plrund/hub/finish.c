@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The last act: all nodes have left. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_state.h"
@@ -19,6 +20,26 @@ static void on_finish(uv_timer_t *timer)
     hub->on_finished(hub->ctx);
 }
 
+/* The files are written, or are given up. */
+static void tell_end(struct pl_hub *hub)
+{
+    if (hub->end_told)
+        return;
+    hub->end_told = true;
+    pl_limit_stop(&hub->written_limit);
+    for (unsigned i = 0; i < hub->step->nnodes; i++) /* the last: srun may wait for it */
+        pl_hub_confirm_bye(hub, i);
+    uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
+}
+
+void pl_hub_on_written_limit(void *ctx)
+{
+    struct pl_hub *hub = ctx;
+
+    pl_hub_give_up_end(hub);
+    tell_end(hub);
+}
+
 void pl_hub_finish(struct pl_hub *hub)
 {
     const char *kind = pl_json_string(hub->cause, "kind");
@@ -34,8 +55,6 @@ void pl_hub_finish(struct pl_hub *hub)
     pl_hub_event(
         hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
     hub->state = PL_HUB_FINISHED;
-    pl_hub_write_end(hub);
-    for (unsigned i = 0; i < hub->step->nnodes; i++) /* the last: srun may wait for it */
-        pl_hub_confirm_bye(hub, i);
-    uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
+    pl_limit_start(&hub->written_limit, pl_env_ms(PL_ENV_PLUME_DISK_LIMIT));
+    pl_hub_write_end(hub, tell_end);
 }

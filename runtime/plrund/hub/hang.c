@@ -322,12 +322,62 @@ static void keep_excerpt(struct pl_hub_hang *h, const char *text)
     snprintf(h->excerpt, sizeof(h->excerpt), "%.*s", (int)(end - from), from);
 }
 
+/* A rank's stacks on their way to their file. */
+struct stack_job {
+    struct pl_disk_job job; /* first */
+    struct pl_hub *hub;
+    unsigned rank;
+    char path[96];
+    char *text;
+    struct pl_error err;
+    int result;
+};
+
+static void stack_work(struct pl_disk_job *job)
+{
+    struct stack_job *s = (struct stack_job *)job;
+
+    s->result =
+        pl_run_write_file(s->hub->run, s->path, s->text, strlen(s->text), 0666, false, &s->err);
+}
+
+static void stack_done(struct pl_disk_job *job)
+{
+    struct stack_job *s = (struct stack_job *)job;
+
+    if (s->result < 0)
+        pl_log_warn("run", "%s; the run goes on", pl_error_text(&s->err));
+    else if (s->hub->state != PL_HUB_FINISHED)
+        pl_hub_event(s->hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)s->rank,
+                                       "stack", strrchr(s->path, '/') + 1));
+    free(s->text);
+    free(s);
+}
+
 /* The name of the file is the rank's: nothing of it comes from the node. */
+static void write_stack(struct pl_hub *hub, unsigned rank, const char *text)
+{
+    struct stack_job *s = calloc(1, sizeof(*s));
+
+    if (s)
+        s->text = strdup(text);
+    if (!s || !s->text) {
+        pl_log_warn("run", "out of memory: the stacks of rank %u are not kept", rank);
+        free(s);
+        return;
+    }
+    s->hub = hub;
+    s->rank = rank;
+    snprintf(s->path, sizeof(s->path), "trial-%04u/attempt-%u/hang-rank-%u.txt", hub->step->trial,
+             hub->step->attempt, rank);
+    s->job.work = stack_work;
+    s->job.done = stack_done;
+    pl_disk_add(hub->disk, &s->job);
+}
+
 void pl_hub_hang_stack(struct pl_hub *hub, unsigned node_id, const struct pl_msg_node_stack *m)
 {
     struct pl_hub_hang *h = hub->hang;
-    struct pl_error err = {0};
-    char path[96], *name;
     unsigned rank;
 
     if (!h || m->rank < 0 || m->rank >= hub->step->ntasks ||
@@ -335,14 +385,7 @@ void pl_hub_hang_stack(struct pl_hub *hub, unsigned node_id, const struct pl_msg
         return;
     rank = (unsigned)m->rank;
     h->n_stacks--;
-    snprintf(path, sizeof(path), "trial-%04u/attempt-%u/hang-rank-%u.txt", hub->step->trial,
-             hub->step->attempt, rank);
-    name = strrchr(path, '/') + 1;
-    if (pl_run_write_file(hub->run, path, m->text, strlen(m->text), 0666, false, &err) < 0)
-        pl_log_warn("run", "%s; the run goes on", pl_error_text(&err));
-    else
-        pl_hub_event(
-            hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank, "stack", name));
+    write_stack(hub, rank, m->text);
     if (h->suspected && rank == first_in_question(h))
         keep_excerpt(h, m->text);
     if (h->suspected && h->n_stacks == 0)

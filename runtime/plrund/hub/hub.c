@@ -370,12 +370,17 @@ static void on_tick(uv_timer_t *timer)
     hub->tick_ns = now;
     pl_hub_accept(hub);
     pl_hub_tick_peers(hub);
-    if (hub->state != PL_HUB_FINISHED && pl_hub_log_is_open(hub)) {
-        pl_hub_flush_log(hub);
+    if (pl_hub_log_is_open(hub))
+        pl_hub_tick_log(hub);
+    if (hub->state != PL_HUB_FINISHED && pl_hub_log_is_open(hub))
         pl_hub_write_status(hub);
-    }
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         ping(hub, i);
+}
+
+static void on_before_wait(uv_prepare_t *before_wait)
+{
+    pl_hub_send_log(before_wait->data);
 }
 
 static struct pl_hub *new_hub(const struct pl_slurm_step *step)
@@ -386,7 +391,7 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
         return NULL;
     hub->step = step;
     hub->listen_fd = hub->master_fd = hub->coordinator_fd = -EBADF;
-    hub->events = hub->metrics = (struct pl_log_file)PL_LOG_FILE_INIT;
+    hub->events = hub->metrics = (struct pl_log_queue)PL_LOG_QUEUE_INIT;
     hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
     hub->tick_ns = pl_now_ns();
@@ -418,6 +423,11 @@ static void init_timers(struct pl_hub *hub)
     pl_limit_init(&hub->launch_limit, hub->loop, pl_hub_on_launch_limit, hub);
     pl_limit_init(&hub->start_limit, hub->loop, pl_hub_on_start_limit, hub);
     pl_limit_init(&hub->end_limit, hub->loop, pl_hub_on_end_limit, hub);
+    pl_limit_init(&hub->written_limit, hub->loop, pl_hub_on_written_limit, hub);
+    uv_prepare_init(hub->loop, &hub->before_wait);
+    hub->before_wait.data = hub;
+    uv_prepare_start(&hub->before_wait, on_before_wait);
+    uv_unref((uv_handle_t *)&hub->before_wait);
 }
 
 int pl_hub_start(uv_loop_t *loop,
@@ -462,7 +472,7 @@ void pl_hub_close(struct pl_hub *hub)
     if (!hub || uv_is_closing((uv_handle_t *)&hub->tick))
         return;
     pl_scontrol_cancel(PL_TAKE(hub->ask));
-    pl_hub_stop_thinning(hub);
+    pl_disk_close(PL_TAKE(hub->disk));
     pl_hub_tidy_stop(hub);
     pl_hub_hang_close(hub);
     uv_close((uv_handle_t *)&hub->tick, NULL);
@@ -470,6 +480,8 @@ void pl_hub_close(struct pl_hub *hub)
     uv_close((uv_handle_t *)&hub->launch_limit.timer, NULL);
     uv_close((uv_handle_t *)&hub->start_limit.timer, NULL);
     uv_close((uv_handle_t *)&hub->end_limit.timer, NULL);
+    uv_close((uv_handle_t *)&hub->written_limit.timer, NULL);
+    uv_close((uv_handle_t *)&hub->before_wait, NULL);
     uv_close((uv_handle_t *)&hub->finish_timer, NULL);
     uv_close((uv_handle_t *)&hub->greeting_timer, NULL);
     pl_hub_close_peers(hub);

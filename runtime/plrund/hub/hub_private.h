@@ -13,6 +13,7 @@
  *   journal.c     the other files of the attempt and of the trial
  *   metrics_log.c metrics.jsonl, which is thinned
  *   thin.c        which of its lines stay; pure
+ *   log_queue.c   lines on their way to their file, on a disk that may not answer
  *   log_file.c    a file of lines, on a disk that may be full
  *   peers.c       connections: nodes and clients
  *   strangers.c   places of connections that have not greeted
@@ -28,7 +29,7 @@
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/decide.h"
 #include "runtime/plrund/hub/hub.h"
-#include "runtime/plrund/hub/log_file.h"
+#include "runtime/plrund/hub/log_queue.h"
 #include "runtime/plrund/hub/strangers.h"
 
 /*   GATHERING --all nodes joined--> RUNNING --the cause is known--> ENDING --all left--> FINISHED
@@ -83,10 +84,9 @@ struct pl_hub_node_ops {
     void (*lost)(struct pl_hub *hub, unsigned node_id, bool host_answers);
 };
 
-struct pl_exchange;     /* exchange.c */
-struct pl_hub_thinning; /* metrics_log.c */
-struct pl_hub_tidy;     /* tidy.c */
-struct pl_hub_hang;     /* hang.c */
+struct pl_exchange; /* exchange.c */
+struct pl_hub_tidy; /* tidy.c */
+struct pl_hub_hang; /* hang.c */
 
 /* The facts of a rank's program in events.jsonl. */
 struct pl_hub_facts {
@@ -165,27 +165,34 @@ struct pl_hub {
     json_t *doc; /* run_state.h */
     char epoch[17];
     int64_t seq;
-    struct pl_log_file events, metrics;
-    struct pl_hub_facts *facts;       /* by rank */
-    size_t facts_bytes;               /* of all ranks */
-    size_t metrics_max;               /* bytes of the file */
-    size_t metrics_next;              /* bytes at which it is thinned; 0 = not known yet */
-    size_t metrics_left_out;          /* lines that found no room */
-    size_t metrics_thinned;           /* lines taken out again */
-    double metrics_grid_s;            /* thin.h */
-    struct pl_hub_thinning *thinning; /* NULL = none is under way */
-    size_t metrics_share;             /* bytes for metrics of each attempt before */
-    struct pl_hub_tidy *tidy;         /* NULL = done */
-    bool status_failed;               /* the last status.json could not be written */
+    struct pl_disk *disk; /* does what may block on the run folder; NULL = the loop does */
+    bool disk_is_slow;    /* the loop does not wait for it for now */
+    bool disk_told;       /* the user knows that the run folder does not answer */
+    struct pl_log_queue events, metrics;
+    struct pl_hub_facts *facts;   /* by rank */
+    size_t facts_bytes;           /* of all ranks */
+    size_t metrics_max;           /* bytes of the file */
+    size_t metrics_next;          /* bytes at which it is thinned; 0 = not known yet */
+    size_t metrics_left_out;      /* lines that found no room */
+    size_t metrics_thinned;       /* lines taken out again; of the work on files only */
+    double metrics_grid_s;        /* thin.h */
+    bool thinning;                /* it is under way */
+    size_t metrics_share;         /* bytes for metrics of each attempt before */
+    struct pl_hub_tidy *tidy;     /* NULL = done */
+    struct pl_hub_status *status; /* the work of status.json; NULL = none was written yet */
     double started;
 
-    uint64_t tick_ns; /* time of the last tick */
+    uint64_t tick_ns;         /* time of the last tick */
+    uv_prepare_t before_wait; /* the loop is about to wait: it hands over the log */
     uv_timer_t tick, decide_timer, finish_timer;
-    struct pl_limit launch_limit; /* until all nodes have joined */
-    struct pl_limit start_limit;  /* from then, and a first rank, until all ranks have come */
-    bool came;                    /* a rank has */
-    struct pl_limit end_limit;    /* until all nodes have left */
-    uv_timer_t greeting_timer;    /* while there are strangers */
+    struct pl_limit written_limit; /* until the result is written */
+    struct pl_hub_end *end;        /* the last work on files; NULL = not begun, or done */
+    bool end_told;                 /* the nodes know that the attempt is over */
+    struct pl_limit launch_limit;  /* until all nodes have joined */
+    struct pl_limit start_limit;   /* from then, and a first rank, until all ranks have come */
+    bool came;                     /* a rank has */
+    struct pl_limit end_limit;     /* until all nodes have left */
+    uv_timer_t greeting_timer;     /* while there are strangers */
 };
 
 /* ending.c: events that may lead to the cause, or to the end. */
@@ -207,6 +214,7 @@ void pl_hub_on_end_limit(void *hub);
 
 /* finish.c */
 void pl_hub_finish(struct pl_hub *hub);
+void pl_hub_on_written_limit(void *hub);
 /* Answers a node's bye, if that is due. */
 void pl_hub_confirm_bye(struct pl_hub *hub, unsigned node_id);
 
@@ -236,27 +244,34 @@ bool pl_hub_log_is_open(const struct pl_hub *hub);
 void pl_hub_close_log(struct pl_hub *hub);
 /* Applies an event, sends it to watchers and appends it to the log; consumed. */
 void pl_hub_event(struct pl_hub *hub, json_t *event);
+/* Replaces status.json, unless the one before is still being written. */
 void pl_hub_write_status(struct pl_hub *hub);
-/* Writes the lines of the log that found no room on the disk so far. */
-void pl_hub_flush_log(struct pl_hub *hub);
+/* The text of status.json; false: no memory. */
+bool pl_hub_status_text(const struct pl_hub *hub, struct pl_buf *ret);
+/* Has the lines of the log written, and waits for that as long as a healthy disk takes. */
+void pl_hub_send_log(struct pl_hub *hub);
+/* Tries again to write those that found no room on the disk so far, and tells the user once if the
+ * run folder does not answer. */
+void pl_hub_tick_log(struct pl_hub *hub);
 /* The last values of facts that the limits have kept out of the log, as far as there is room.
  * Returns how many facts have no line. */
 size_t pl_hub_write_left_out(struct pl_hub *hub);
 
 /* result.c */
-/* False: there is none, which has been said. */
-bool pl_hub_write_result(struct pl_hub *hub);
+/* Has result.json written, with all lines of the log before it. If it cannot be written, the step's
+ * stderr tells the end. */
+void pl_hub_write_result(struct pl_hub *hub);
 /* The result and the last status.json, and then the log's way to the disk: on a slow one that may
  * take longer than Slurm, or the trial's end, waits for a result. If lines are lost, the result is
- * written again, and says so. */
-void pl_hub_write_end(struct pl_hub *hub);
+ * written again, and says so. Calls `written` after all that, from the loop or from in here. */
+void pl_hub_write_end(struct pl_hub *hub, void (*written)(struct pl_hub *hub));
+/* It is not waited for any longer: says what is not written. */
+void pl_hub_give_up_end(struct pl_hub *hub);
 
 /* metrics_log.c */
 /* Bytes that metrics.jsonl may have, by PLUME_METRICS_MAX; -EINVAL. */
 int pl_hub_metrics_limit(const struct pl_slurm_step *step, size_t *ret, struct pl_error *err);
 void pl_hub_append_metrics(struct pl_hub *hub, const struct pl_buf *line);
-/* Waits for the thread that thins, if there is one, and forgets what it has done. */
-void pl_hub_stop_thinning(struct pl_hub *hub);
 
 /* tidy.c: files of the attempts before */
 /* The limit of the metrics of all attempts of the trial, by PLUME_METRICS_TRIAL_MAX: lowers that of

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The attempt's other files: events.jsonl and metrics.jsonl (appended), and status.json. */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/own.h"
@@ -18,10 +19,18 @@
  * last values. */
 #define FACTS_RANK_MAX ((size_t)1024 * 1024)
 #define FACTS_MAX ((size_t)16 * 1024 * 1024)
+/* Bytes of lines in memory while the run folder does not answer: of a metric the newest values stay
+ * in status.json and result.json, whatever happens. */
+#define EVENTS_WAITING_MAX ((size_t)16 * 1024 * 1024)
+#define METRICS_WAITING_MAX ((size_t)4 * 1024 * 1024)
+#define SILENCE_PART 4  /* of PLUME_SILENCE: then the user is told that a write takes long */
+#define DISK_WAIT_MS 20 /* for lines to be in their file; a disk that takes longer is slow */
 /* Room that result.json gets before the ranks start: values of usual length, of which most are
  * metrics, and per rank its end. A longer result may find a full disk. */
 #define RESULT_BYTES 32768
 #define RESULT_RANK_BYTES 256
+
+static void free_status(struct pl_hub_status *s);
 
 static int step_values(void *ctx, unsigned trial, const char **values)
 {
@@ -129,10 +138,14 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
         return pl_error_set(err, -EILSEQ, "the run folder's path is not UTF-8: '%s'",
                             pl_run_dir(hub->run));
     r = pl_run_make_attempt(hub->run, s->trial, s->attempt, &attempt_fd, err);
+    if (r == 0 && pl_disk_create(hub->loop, &hub->disk) < 0)
+        pl_log_debug("run", "no thread for the run folder");
     if (r == 0)
-        r = pl_log_file_open(&hub->events, attempt_fd, "events.jsonl", err);
+        r = pl_log_queue_open(&hub->events, hub->disk, EVENTS_WAITING_MAX, attempt_fd,
+                              "events.jsonl", err);
     if (r == 0)
-        r = pl_log_file_open(&hub->metrics, attempt_fd, "metrics.jsonl", err);
+        r = pl_log_queue_open(&hub->metrics, hub->disk, METRICS_WAITING_MAX, attempt_fd,
+                              "metrics.jsonl", err);
     if (r < 0)
         return r;
     if (pl_run_result_reserve(hub->run, s->trial,
@@ -148,14 +161,15 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
 
 bool pl_hub_log_is_open(const struct pl_hub *hub)
 {
-    return hub->metrics.fd >= 0;
+    return hub->metrics.open;
 }
 
 void pl_hub_close_log(struct pl_hub *hub)
 {
-    pl_log_file_finish(&hub->events);
-    pl_log_file_finish(&hub->metrics);
+    pl_log_queue_finish(&hub->events);
+    pl_log_queue_finish(&hub->metrics);
     pl_run_close(hub->run);
+    free_status(hub->status);
     pl_buf_finish(&hub->snapshot.line);
     json_decref(hub->doc);
     for (unsigned i = 0; hub->facts && i < hub->step->ntasks; i++)
@@ -164,10 +178,34 @@ void pl_hub_close_log(struct pl_hub *hub)
     free(hub->attempt_dir);
 }
 
-void pl_hub_flush_log(struct pl_hub *hub)
+void pl_hub_send_log(struct pl_hub *hub)
 {
-    pl_log_file_flush(&hub->events);
-    pl_log_file_flush(&hub->metrics);
+    bool events = pl_log_queue_send(&hub->events);
+
+    pl_log_queue_send(&hub->metrics);
+    if (hub->disk_is_slow)
+        hub->disk_is_slow = pl_disk_busy_ms(hub->disk) > 0;
+    if (events && !hub->disk_is_slow)
+        hub->disk_is_slow = !pl_disk_wait(hub->disk, DISK_WAIT_MS);
+}
+
+void pl_hub_tick_log(struct pl_hub *hub)
+{
+    uint64_t busy_ms = pl_disk_busy_ms(hub->disk);
+    bool silent = busy_ms >= pl_env_ms(PL_ENV_PLUME_SILENCE) / SILENCE_PART;
+
+    if (hub->state != PL_HUB_FINISHED) {
+        pl_log_queue_flush(&hub->events);
+        pl_log_queue_flush(&hub->metrics);
+    }
+    if (silent && !hub->disk_told)
+        pl_log_warn("run",
+                    "the run folder '%s' does not answer: a write has begun %u s ago; the run goes "
+                    "on, and its log waits in memory",
+                    pl_run_dir(hub->run), (unsigned)(busy_ms / 1000));
+    else if (hub->disk_told && !silent)
+        pl_log_warn("run", "the run folder '%s' answers again", pl_run_dir(hub->run));
+    hub->disk_told = silent;
 }
 
 /* Events of such a type come all the time, and change values only. */
@@ -209,7 +247,7 @@ static void append_fact(struct pl_hub *hub, json_t *event, const struct pl_buf *
         hub->facts_bytes += line->len;
         if (f->keys)
             json_object_del(f->keys, key);
-        pl_log_file_put(&hub->events, line->data, line->len);
+        pl_log_queue_put(&hub->events, line->data, line->len);
         return;
     }
     if (!f->keys)
@@ -229,7 +267,7 @@ append_event(struct pl_hub *hub, json_t *event, const char *type, const struct p
     else if (strcmp(type, "fact") == 0)
         append_fact(hub, event, line);
     else
-        pl_log_file_put(&hub->events, line->data, line->len);
+        pl_log_queue_put(&hub->events, line->data, line->len);
 }
 
 /* The verdict does not need it, but the log has a hole. */
@@ -280,7 +318,7 @@ static void write_last_facts(struct pl_hub *hub, int64_t rank)
         pl_hub_to_watchers(hub, event);
         if (pl_json_dump_line(event, &line) < 0 || line.len > left)
             continue;
-        pl_log_file_put(&hub->events, line.data, line.len);
+        pl_log_queue_put(&hub->events, line.data, line.len);
         left -= line.len;
         f->n_left_out--;
         json_object_del(f->keys, key);
@@ -301,30 +339,76 @@ size_t pl_hub_write_left_out(struct pl_hub *hub)
     return facts;
 }
 
+/* ---- status.json ---- */
+
+struct pl_hub_status {
+    struct pl_disk_job job; /* first */
+    struct pl_hub *hub;
+    struct pl_buf text;
+    struct pl_error err;
+    int result;
+    bool under_way, failed; /* failed: the one before could not be written */
+};
+
+static void free_status(struct pl_hub_status *s)
+{
+    if (s)
+        pl_buf_finish(&s->text);
+    free(s);
+}
+
 /* Temporary file and rename, without fsync: the next one follows in two seconds. */
-void pl_hub_write_status(struct pl_hub *hub)
+static void status_work(struct pl_disk_job *job)
+{
+    struct pl_hub_status *s = (struct pl_hub_status *)job;
+    char name[48];
+
+    snprintf(name, sizeof(name), "trial-%04u/status.json", s->hub->step->trial);
+    s->result =
+        pl_run_write_file(s->hub->run, name, s->text.data, s->text.len, 0666, false, &s->err);
+}
+
+static void status_done(struct pl_disk_job *job)
+{
+    struct pl_hub_status *s = (struct pl_hub_status *)job;
+
+    if (s->result < 0 && !s->failed)
+        pl_log_warn("run", "%s; the run goes on", pl_error_text(&s->err));
+    s->failed = s->result < 0;
+    s->under_way = false;
+}
+
+bool pl_hub_status_text(const struct pl_hub *hub, struct pl_buf *ret)
 {
     const struct pl_slurm_step *s = hub->step;
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    _cleanup_(json_decrefp) json_t *o = NULL;
-    struct pl_error err = {0};
-    char name[48];
-    int r;
+    _cleanup_(json_decrefp) json_t *o = json_pack("{s:s, s:f, s:O}", "schema", "plume-status/1",
+                                                  "time", pl_wall_s(), "state", hub->doc);
 
-    if (!hub->doc || !hub->run)
-        return;
-    o = json_pack("{s:s, s:f, s:O}", "schema", "plume-status/1", "time", pl_wall_s(), "state",
-                  hub->doc);
     if (o && hub->state != PL_HUB_FINISHED)
         json_object_set_new(o, "hub",
                             json_pack("{s:s, s:i, s:s, s:s, s:i, s:s}", "host", hub->own_addr,
                                       "port", (int)hub->port, "job", s->id.job, "step", s->id.step,
                                       "attempt", (int)s->id.attempt, "epoch", hub->epoch));
-    if (!o || pl_json_dump_line(o, &text) < 0)
+    return o && pl_json_dump_line(o, ret) == 0;
+}
+
+void pl_hub_write_status(struct pl_hub *hub)
+{
+    struct pl_hub_status *s;
+
+    if (!hub->doc || !hub->run)
         return;
-    snprintf(name, sizeof(name), "trial-%04u/status.json", s->trial);
-    r = pl_run_write_file(hub->run, name, text.data, text.len, 0666, false, &err);
-    if (r < 0 && !hub->status_failed)
-        pl_log_warn("run", "%s; the run goes on", pl_error_text(&err));
-    hub->status_failed = r < 0;
+    if (!hub->status)
+        hub->status = calloc(1, sizeof(*hub->status));
+    s = hub->status;
+    if (!s || s->under_way)
+        return;
+    s->text.len = 0;
+    if (!pl_hub_status_text(hub, &s->text))
+        return;
+    s->hub = hub;
+    s->under_way = true;
+    s->job.work = status_work;
+    s->job.done = status_done;
+    pl_disk_add(hub->disk, &s->job);
 }

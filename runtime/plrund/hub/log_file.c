@@ -89,20 +89,29 @@ void pl_log_file_flush(struct pl_log_file *log)
     pl_buf_consume(&log->waiting, whole);
 }
 
-void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len)
+void pl_log_file_append(struct pl_log_file *log, const char *lines, size_t len)
 {
     if (log->fd < 0)
         return;
-    if (log->waiting.len + len > WAITING_MAX || pl_buf_add(&log->waiting, line, len) < 0)
-        log->n_lost++;
+    while (len) {
+        const char *newline = memchr(lines, '\n', len);
+        size_t n = newline ? (size_t)(newline - lines) + 1 : len;
+
+        if (log->waiting.len + n > WAITING_MAX)
+            pl_log_file_flush(log);
+        if (log->waiting.len + n > WAITING_MAX || pl_buf_add(&log->waiting, lines, n) < 0)
+            log->n_lost++;
+        lines += n;
+        len -= n;
+    }
     pl_log_file_flush(log);
 }
 
-void pl_log_file_put(struct pl_log_file *log, const char *line, size_t len)
+void pl_log_file_put(struct pl_log_file *log, const char *lines, size_t len)
 {
     int old_error = log->error;
 
-    pl_log_file_append(log, line, len);
+    pl_log_file_append(log, lines, len);
     if (log->error && !old_error)
         pl_log_warn("run", "cannot write '%s': %s; the run goes on", log->name,
                     strerror(-log->error));

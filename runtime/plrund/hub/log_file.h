@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A file of lines that grows, on a disk that may be full: whole lines only, and lines that find no
- * room wait in memory. */
+ * room wait in memory. Its functions may block. */
 #ifndef PL_RUNTIME_PLRUND_HUB_LOG_FILE_H
 #define PL_RUNTIME_PLRUND_HUB_LOG_FILE_H
 
@@ -34,11 +34,11 @@ int pl_log_file_open(struct pl_log_file *log,
 int pl_log_file_reopen(struct pl_log_file *log, int folder_fd, struct pl_error *err);
 void pl_log_file_finish(struct pl_log_file *log);
 
-/* Appends a line, newline included, with those that wait. Whatever fails is kept in log->error, and
- * the line waits for the next call, up to a limit in bytes. A part of a line is truncated away. */
-void pl_log_file_append(struct pl_log_file *log, const char *line, size_t len);
+/* Appends whole lines, after those that wait. Whatever fails is kept in log->error, and the lines
+ * wait for the next call, up to a limit in bytes. A part of a line is truncated away. */
+void pl_log_file_append(struct pl_log_file *log, const char *lines, size_t len);
 /* As append(), and logs a failure, once until it goes well again. */
-void pl_log_file_put(struct pl_log_file *log, const char *line, size_t len);
+void pl_log_file_put(struct pl_log_file *log, const char *lines, size_t len);
 /* Tries again to write the lines that wait. */
 void pl_log_file_flush(struct pl_log_file *log);
 

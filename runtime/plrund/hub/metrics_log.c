@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* metrics.jsonl, which has a limit: before the file is full it is thinned (thin.h), by a thread,
- * while records go on. The rest then replaces the file. The thread is our own: libuv aborts where
- * it cannot make one, for instance at the user's limit of processes. */
+/* metrics.jsonl, which has a limit: before the file is full it is thinned (thin.h), by the disk's
+ * thread, while records wait in memory. The rest replaces the file. */
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/own.h"
 #include "common/base/parse.h"
 #include "common/run/run_folder.h"
-#include "runtime/node/thread.h"
 #include "runtime/plrund/hub/hub_private.h"
 #include "runtime/plrund/hub/thin.h"
 
@@ -18,16 +16,14 @@
 #define METRICS_MAX ((size_t)16 * 1024 * 1024)
 #define METRICS_RANK_MAX ((size_t)4096) /* in addition, for each rank */
 
-/* One thinning. The loop owns it before and after the work, the thread meanwhile. */
-struct pl_hub_thinning {
+/* One thinning. */
+struct thinning {
+    struct pl_disk_job job; /* first */
     struct pl_hub *hub;
-    pthread_t thread;
-    uv_async_t done;
-    int fd;      /* the file, for reading */
-    size_t size; /* bytes to thin: what follows has come since */
-    size_t target;
+    size_t target, size; /* size: of the file afterwards */
     double grid_s;
     struct pl_thinned thinned;
+    struct pl_error err;
     int result;
 };
 
@@ -66,102 +62,75 @@ static int read_part(int fd, char *to, size_t len, off_t at)
     return 0;
 }
 
-static void *work(void *ctx)
+/* Puts the thinned lines in the file's place. */
+static int replace(struct thinning *t, int folder)
 {
-    struct pl_hub_thinning *t = ctx;
-    _cleanup_free_ char *text = malloc(t->size);
-
-    t->result = text ? read_part(t->fd, text, t->size, 0) : -ENOMEM;
-    if (t->result == 0)
-        t->result = pl_thin(text, t->size, t->target, t->grid_s, &t->thinned);
-    uv_async_send(&t->done);
-    return NULL;
-}
-
-/* Puts the thinned lines, and those that came meanwhile, in the file's place. */
-static int replace(struct pl_hub *hub, struct pl_hub_thinning *t, struct pl_error *err)
-{
-    const struct pl_slurm_step *s = hub->step;
-    size_t later = (size_t)hub->metrics.size - t->size, len = t->thinned.text.len;
-    _cleanup_close_ int folder = -EBADF;
-    char name[64];
-    int r = pl_buf_reserve(&t->thinned.text, later);
-
-    if (r == 0)
-        r = read_part(t->fd, t->thinned.text.data + len, later, (off_t)t->size);
-    if (r < 0)
-        return pl_error_set(err, r, "cannot thin 'metrics.jsonl': %s", strerror(-r));
-    snprintf(name, sizeof(name), "trial-%04u/attempt-%u/metrics.jsonl", s->trial, s->attempt);
-    r = pl_run_write_file(hub->run, name, t->thinned.text.data, len + later, 0666, false, err);
-    if (r == 0)
-        r = pl_own_folder_open(AT_FDCWD, hub->attempt_dir, &folder, err);
-    return r < 0 ? r : pl_log_file_reopen(&hub->metrics, folder, err);
-}
-
-static void free_thinning(uv_handle_t *done)
-{
-    struct pl_hub_thinning *t = done->data;
-
-    pl_buf_finish(&t->thinned.text);
-    close(t->fd);
-    free(t);
-}
-
-void pl_hub_stop_thinning(struct pl_hub *hub)
-{
-    struct pl_hub_thinning *t = PL_TAKE(hub->thinning);
-
-    if (!t)
-        return;
-    pthread_join(t->thread, NULL);
-    uv_close((uv_handle_t *)&t->done, free_thinning);
-}
-
-/* A run that is over keeps its file as it is: its result has been written. */
-static void on_done(uv_async_t *done)
-{
-    struct pl_hub_thinning *t = done->data;
     struct pl_hub *hub = t->hub;
-    struct pl_error err = {0};
+    const struct pl_slurm_step *s = hub->step;
+    char name[64];
+    int r;
 
-    if (t->result == 0 && hub->state != PL_HUB_FINISHED) {
-        if (replace(hub, t, &err) < 0) {
-            pl_log_debug("run", "%s; it is tried again", pl_error_text(&err));
-        } else {
-            hub->metrics_thinned += t->thinned.n_left_out;
-            hub->metrics_grid_s = t->thinned.grid_s;
-        }
+    snprintf(name, sizeof(name), "trial-%04u/attempt-%u/metrics.jsonl", s->trial, s->attempt);
+    r = pl_run_write_file(hub->run, name, t->thinned.text.data, t->thinned.text.len, 0666, false,
+                          &t->err);
+    return r < 0 ? r : pl_log_file_reopen(&hub->metrics.file, folder, &t->err);
+}
+
+static void work(struct pl_disk_job *job)
+{
+    struct thinning *t = (struct thinning *)job;
+    struct pl_log_file *file = &t->hub->metrics.file;
+    _cleanup_close_ int folder = -EBADF, fd = -EBADF;
+    _cleanup_free_ char *text = malloc((size_t)file->size + 1);
+    int r = pl_own_folder_open(AT_FDCWD, t->hub->attempt_dir, &folder, &t->err);
+
+    if (r == 0)
+        r = pl_own_file_open(folder, "metrics.jsonl", O_RDONLY, 0, &fd, &t->err);
+    if (r == 0) {
+        r = text ? read_part(fd, text, (size_t)file->size, 0) : -ENOMEM;
+        if (r == 0)
+            r = pl_thin(text, (size_t)file->size, t->target, t->grid_s, &t->thinned);
+        if (r < 0)
+            pl_error_set(&t->err, r, "cannot thin 'metrics.jsonl': %s", strerror(-r));
     }
-    hub->metrics_next = next_size(hub, (size_t)hub->metrics.size);
-    pl_hub_stop_thinning(hub);
+    if (r == 0)
+        r = replace(t, folder);
+    if (r == 0)
+        t->hub->metrics_thinned += t->thinned.n_left_out;
+    t->result = r;
+    t->size = (size_t)file->size + file->waiting.len;
+}
+
+static void done(struct pl_disk_job *job)
+{
+    struct thinning *t = (struct thinning *)job;
+    struct pl_hub *hub = t->hub;
+
+    if (t->result < 0)
+        pl_log_debug("run", "%s; it is tried again", pl_error_text(&t->err));
+    else
+        hub->metrics_grid_s = t->thinned.grid_s;
+    pl_log_queue_replaced(&hub->metrics, t->size);
+    hub->metrics_next = next_size(hub, hub->metrics.size);
+    hub->thinning = false;
+    pl_buf_finish(&t->thinned.text);
+    free(t);
 }
 
 static void start_thinning(struct pl_hub *hub)
 {
-    struct pl_hub_thinning *t = calloc(1, sizeof(*t));
-    _cleanup_close_ int folder = -EBADF;
-    int r = t ? 0 : -ENOMEM;
+    struct thinning *t = calloc(1, sizeof(*t));
 
-    hub->metrics_next = next_size(hub, (size_t)hub->metrics.size); /* if this fails */
-    if (r == 0)
-        r = pl_own_folder_open(AT_FDCWD, hub->attempt_dir, &folder, NULL);
-    if (r == 0)
-        r = pl_own_file_open(folder, "metrics.jsonl", O_RDONLY, 0, &t->fd, NULL);
-    if (r == 0 && (r = uv_async_init(hub->loop, &t->done, on_done)) < 0)
-        close(t->fd);
-    if (r < 0) {
-        free(t);
+    hub->metrics_next = next_size(hub, hub->metrics.size); /* if this fails */
+    if (!t)
         return;
-    }
     t->hub = hub;
-    t->size = (size_t)hub->metrics.size;
     t->target = hub->metrics_max / 4;
     t->grid_s = hub->metrics_grid_s;
-    t->done.data = t;
-    if (pl_thread_start(&t->thread, work, t) < 0)
-        uv_close((uv_handle_t *)&t->done, free_thinning);
-    else
-        hub->thinning = t;
+    t->job.work = work;
+    t->job.done = done;
+    hub->thinning = true;
+    pl_disk_add(hub->disk, &t->job);
 }
 
 /* The newest values stay in status.json and result.json when the file is full all the same. */
@@ -169,11 +138,10 @@ void pl_hub_append_metrics(struct pl_hub *hub, const struct pl_buf *line)
 {
     if (!hub->metrics_next)
         hub->metrics_next = next_size(hub, 0);
-    if ((size_t)hub->metrics.size + hub->metrics.waiting.len + line->len > hub->metrics_max)
+    if (hub->metrics.size + line->len > hub->metrics_max)
         hub->metrics_left_out++;
     else
-        pl_log_file_put(&hub->metrics, line->data, line->len);
-    if ((size_t)hub->metrics.size > hub->metrics_next && !hub->thinning &&
-        hub->state != PL_HUB_FINISHED)
+        pl_log_queue_put(&hub->metrics, line->data, line->len);
+    if (hub->metrics.size > hub->metrics_next && !hub->thinning && hub->state != PL_HUB_FINISHED)
         start_thinning(hub);
 }

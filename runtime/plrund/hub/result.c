@@ -80,45 +80,61 @@ static void add_numbers(struct pl_hub *hub, json_t *result)
     }
 }
 
-/* {"facts","metrics"}: lines that the limits kept out of the files; "thinned": lines taken out of
- * metrics.jsonl again. No key if none. */
+/* {"facts","metrics"}: lines that the limits kept out of the files. No key if none. */
 static void add_left_out(struct pl_hub *hub, json_t *result)
 {
     size_t facts = pl_hub_write_left_out(hub);
 
-    if (hub->metrics_thinned)
-        json_object_set_new(result, "thinned", json_integer((json_int_t)hub->metrics_thinned));
     if (facts + hub->metrics_left_out)
         json_object_set_new(result, "left_out",
                             json_pack("{s:I, s:I}", "facts", (json_int_t)facts, "metrics",
                                       (json_int_t)hub->metrics_left_out));
 }
 
+/* The last work on files, or that of a result that Slurm's SIGKILL may overtake. */
+struct pl_hub_end {
+    struct pl_disk_job job; /* first */
+    struct pl_hub *hub;
+    struct pl_buf events, metrics, status; /* lines; status: of the last work only */
+    size_t events_lost, metrics_lost;      /* lines that found no room in memory */
+    json_int_t seq;                        /* of the last event */
+    enum pl_trial_state state;
+    json_t *result; /* its own: nothing of it is another's */
+    struct pl_error err;
+    bool written, last;
+    void (*done)(struct pl_hub *hub);
+};
+
 /* {"events","metrics","seq","error"}: lines that are missing in the files, and the number of the
  * last event. Both are 0 if the file system took all lines, and lost some of them later. No key if
  * none is missing. */
-static void add_unwritten(struct pl_hub *hub, json_t *result)
+static void add_unwritten(struct pl_hub_end *end)
 {
-    size_t events = pl_log_file_missing(&hub->events), metrics = pl_log_file_missing(&hub->metrics);
-    int error = hub->events.error ? hub->events.error : hub->metrics.error;
+    const struct pl_log_file *e = &end->hub->events.file, *m = &end->hub->metrics.file;
+    size_t events = pl_log_file_missing(e) + end->events_lost;
+    size_t metrics = pl_log_file_missing(m) + end->metrics_lost;
+    int error = e->error ? e->error : m->error;
 
-    if (events + metrics || hub->events.unsure || hub->metrics.unsure)
-        json_object_set_new(result, "unwritten",
+    if (events + metrics || e->unsure || m->unsure)
+        json_object_set_new(end->result, "unwritten",
                             json_pack("{s:I, s:I, s:I, s:s}", "events", (json_int_t)events,
-                                      "metrics", (json_int_t)metrics, "seq", (json_int_t)hub->seq,
-                                      "error", strerror(error ? -error : ENOSPC)));
+                                      "metrics", (json_int_t)metrics, "seq", end->seq, "error",
+                                      strerror(error ? -error : ENOSPC)));
 }
 
 /* On a full disk the result is made shorter, until it fits into the room that it has. */
-static int
-write_result(struct pl_hub *hub, enum pl_trial_state state, json_t *result, struct pl_error *err)
+static int write_result(struct pl_hub_end *end)
 {
     static const char *const spare[] = {"others", "metrics"};
-    int r = pl_run_result_write(hub->run, hub->step->trial, state, result, err);
+    const struct pl_hub *hub = end->hub;
+    unsigned trial = hub->step->trial;
+    int r;
 
+    add_unwritten(end);
+    r = pl_run_result_write(hub->run, trial, end->state, end->result, &end->err);
     for (size_t i = 0; i < PL_COUNT(spare) && (r == -ENOSPC || r == -EDQUOT || r == -EFBIG); i++)
-        if (json_object_del(result, spare[i]) == 0)
-            r = pl_run_result_write(hub->run, hub->step->trial, state, result, err);
+        if (json_object_del(end->result, spare[i]) == 0)
+            r = pl_run_result_write(hub->run, trial, end->state, end->result, &end->err);
     return r;
 }
 
@@ -157,26 +173,25 @@ static int exit_code(const struct pl_hub *hub)
     return code || !hub->cause ? code : pl_run_state_exit_code(hub->cause);
 }
 
-bool pl_hub_write_result(struct pl_hub *hub)
+static enum pl_trial_state end_state(const struct pl_hub *hub)
+{
+    /* Not that of the document, whose last event may have found no memory. */
+    return pl_cause_state(pl_cause_parse(pl_json_string(hub->cause, "kind")));
+}
+
+/* A new reference; NULL = no memory. */
+static json_t *make_result(struct pl_hub *hub)
 {
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(json_decrefp) json_t *result = NULL;
-    /* Not that of the document, whose last event may have found no memory. */
-    enum pl_trial_state state = pl_cause_state(pl_cause_parse(pl_json_string(hub->cause, "kind")));
     json_t *others = json_object_get(hub->doc, "others");
-    struct pl_error err = {0};
 
-    if (!hub->run || !hub->attempt_dir)
-        return false;
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code", exit_code(hub), "started",
                        hub->started, "time", pl_wall_s());
-    if (!result) {
-        pl_log_error("run", "out of memory: this attempt has no result.json");
-        say_result(hub, state);
-        return false;
-    }
+    if (!result)
+        return NULL;
     if (s->run_dir)
         json_object_set(result, "program", json_object_get(hub->doc, "program"));
     if (hub->cause)
@@ -190,23 +205,112 @@ bool pl_hub_write_result(struct pl_hub *hub)
         json_object_set(result, "stopped", find_fact(hub->doc, "stopped"));
     add_numbers(hub, result);
     add_left_out(hub, result);
-    pl_hub_flush_log(hub);
-    add_unwritten(hub, result);
-    if (write_result(hub, state, result, &err) < 0) {
-        pl_log_error("run", "%s", pl_error_text(&err));
-        say_result(hub, state);
-        return false;
-    }
-    return true;
+    return json_deep_copy(result); /* references are not counted for two threads */
 }
 
-void pl_hub_write_end(struct pl_hub *hub)
+static void free_end(struct pl_hub_end *end)
 {
-    bool written = pl_hub_write_result(hub);
+    pl_buf_finish(&end->events);
+    pl_buf_finish(&end->metrics);
+    pl_buf_finish(&end->status);
+    json_decref(end->result);
+    free(end);
+}
 
-    pl_hub_write_status(hub);
-    pl_log_file_sync(&hub->events);
-    pl_log_file_sync(&hub->metrics);
-    if (written && (hub->events.unsure || hub->metrics.unsure))
-        pl_hub_write_result(hub);
+static void end_work(struct pl_disk_job *job)
+{
+    struct pl_hub_end *end = (struct pl_hub_end *)job;
+    struct pl_hub *hub = end->hub;
+    struct pl_log_file *events = &hub->events.file, *metrics = &hub->metrics.file;
+    char name[48];
+
+    pl_log_file_put(events, end->events.data, end->events.len);
+    pl_log_file_put(metrics, end->metrics.data, end->metrics.len);
+    if (hub->metrics_thinned) /* lines taken out of metrics.jsonl again */
+        json_object_set_new(end->result, "thinned", json_integer((json_int_t)hub->metrics_thinned));
+    end->written = write_result(end) == 0;
+    if (!end->last)
+        return;
+    snprintf(name, sizeof(name), "trial-%04u/status.json", hub->step->trial);
+    if (end->status.len)
+        pl_run_write_file(hub->run, name, end->status.data, end->status.len, 0666, false, NULL);
+    pl_log_file_sync(events);
+    pl_log_file_sync(metrics);
+    if (end->written && (events->unsure || metrics->unsure))
+        end->written = write_result(end) == 0;
+}
+
+static void end_done(struct pl_disk_job *job)
+{
+    struct pl_hub_end *end = (struct pl_hub_end *)job;
+    struct pl_hub *hub = end->hub;
+
+    if (!end->written && !hub->end_told) {
+        pl_log_error("run", "%s", pl_error_text(&end->err));
+        say_result(hub, end->state);
+    }
+    if (end->last)
+        hub->end = NULL;
+    if (end->done)
+        end->done(hub);
+    free_end(end);
+}
+
+/* done NULL: not the last one. */
+static void begin(struct pl_hub *hub, void (*done)(struct pl_hub *hub))
+{
+    struct pl_hub_end *end = hub->run && hub->attempt_dir ? calloc(1, sizeof(*end)) : NULL;
+
+    if (end && !(end->result = make_result(hub))) {
+        free(end);
+        end = NULL;
+    }
+    if (!end) {
+        if (hub->run && hub->attempt_dir) {
+            pl_log_error("run", "out of memory: this attempt has no result.json");
+            say_result(hub, end_state(hub));
+        }
+        if (done)
+            done(hub);
+        return;
+    }
+    end->hub = hub;
+    end->state = end_state(hub);
+    end->last = done != NULL;
+    end->done = done;
+    end->events = pl_log_queue_take(&hub->events);
+    end->metrics = pl_log_queue_take(&hub->metrics);
+    end->events_lost = hub->events.n_lost;
+    end->metrics_lost = hub->metrics.n_lost;
+    end->seq = (json_int_t)hub->seq;
+    if (end->last && !pl_hub_status_text(hub, &end->status))
+        end->status.len = 0;
+    if (end->last)
+        hub->end = end;
+    end->job.work = end_work;
+    end->job.done = end_done;
+    pl_disk_add(hub->disk, &end->job);
+}
+
+void pl_hub_write_result(struct pl_hub *hub)
+{
+    begin(hub, NULL);
+}
+
+void pl_hub_write_end(struct pl_hub *hub, void (*written)(struct pl_hub *hub))
+{
+    begin(hub, written);
+}
+
+void pl_hub_give_up_end(struct pl_hub *hub)
+{
+    size_t lines = pl_log_queue_waiting(&hub->events) + pl_log_queue_waiting(&hub->metrics);
+
+    if (hub->end)
+        lines += pl_log_queue_count(&hub->end->events) + pl_log_queue_count(&hub->end->metrics);
+    pl_log_error("run",
+                 "the run folder '%s' does not answer: result.json and up to %zu lines of its log "
+                 "are not written",
+                 pl_run_dir(hub->run), lines);
+    say_result(hub, end_state(hub));
 }

@@ -21,6 +21,7 @@
 
 #define TRIAL_FACTOR 4 /* attempts whose metrics fit by default, each at its limit */
 #define YOUNG_S 60     /* a file that was written since may have a writer: the hub of before */
+#define JOIN_MS 1000   /* for the thread, at the end */
 #define SUFFIX 16      /* hexadecimal digits of pl_temp_name() */
 
 struct pl_hub_tidy {
@@ -174,7 +175,8 @@ void pl_hub_tidy_stop(struct pl_hub *hub)
     if (!t)
         return;
     atomic_store(&t->stop, true);
-    pthread_join(t->thread, NULL);
+    if (!pl_thread_join(t->thread, JOIN_MS))
+        return; /* it uses what is there until the process ends */
     uv_close((uv_handle_t *)&t->done, on_closed);
 }
 
