@@ -97,7 +97,7 @@ static void add_note(struct list *l, const struct pl_run_status *s)
 static void add_sweep_row(struct list *l, const struct pl_run_status *s)
 {
     size_t n = pl_run_n_submissions(s->run), done = 0;
-    double started = 0, ended = 0;
+    double started = 0, ended = 0, now = 0;
     char number[48] = "", duration[32];
 
     for (size_t i = 0; i < s->n_trials; i++) {
@@ -107,9 +107,11 @@ static void add_sweep_row(struct list *l, const struct pl_run_status *s)
         if (ts->started_s > 0 && (started <= 0 || ts->started_s < started))
             started = ts->started_s;
         ended = PL_MAX(ended, ts->ended_s);
+        if (ts->state == PL_TRIAL_RUNNING)
+            now = PL_MAX(now, pl_trial_status_until(ts));
     }
     if (s->state == PL_SWEEP_RUNNING || ended <= 0)
-        ended = pl_wall_s();
+        ended = now > 0 ? now : pl_wall_s();
     pl_table_cellf(&l->table, PL_TERM_PLAIN, n > 1 ? "%s+" : "%s",
                    n ? pl_run_submission(s->run, 0).job : "");
     pl_table_cell(&l->table, PL_TERM_PLAIN, pl_run_sweep(s->run));

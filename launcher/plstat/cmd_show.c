@@ -27,7 +27,7 @@ add_head(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl_tr
     size_t nodes = json_array_size(json_object_get(ts->doc, "nodes"));
     size_t ranks = json_array_size(json_object_get(ts->doc, "ranks"));
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
-    double until = ts->ended_s > 0 ? ts->ended_s : pl_wall_s();
+    double until = pl_trial_status_until(ts);
     char duration[32], name[PL_WORDS_NAME_MAX];
     int r;
 

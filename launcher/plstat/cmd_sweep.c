@@ -119,7 +119,7 @@ static void add_row(const struct pl_run_status *s,
 {
     bool best = s->best >= 0 && ts == &s->trials[s->best];
     enum pl_term_style plain = best ? PL_TERM_BOLD : PL_TERM_PLAIN;
-    double until = ts->ended_s > 0 ? ts->ended_s : pl_wall_s();
+    double until = pl_trial_status_until(ts);
     char text[64] = "";
 
     pl_table_cellf(t, plain, "%u", ts->trial);

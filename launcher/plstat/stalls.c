@@ -29,17 +29,17 @@ static int add_ranks(struct pl_buf *line, const json_t *stall)
     return r == 0 && node && n == 1 ? pl_buf_addf(line, " (%s)", node) : r;
 }
 
-/* By now. */
-static double stalled_s(const json_t *stall)
+/* Until now_s, by the clock of the run: see pl_trial_status_until(). */
+static double stalled_s(const json_t *stall, double now_s)
 {
     double since = json_number_value(json_object_get(stall, "since"));
     double for_s = json_number_value(json_object_get(stall, "for_s"));
 
-    return since > 0 ? PL_MAX(pl_wall_s() - since, 0) + for_s : for_s;
+    return since > 0 ? PL_MAX(now_s - since, 0) + for_s : for_s;
 }
 
 /* Ranks that compute, read or write, while the others wait for them. */
-static int print_busy(struct pl_plstat *ps, const json_t *stall)
+static int print_busy(struct pl_plstat *ps, const json_t *stall, double now_s)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     const char *doing = pl_json_string(stall, "doing");
@@ -48,13 +48,13 @@ static int print_busy(struct pl_plstat *ps, const json_t *stall)
 
     if (r == 0)
         r = pl_buf_addf(&line, "%s busy, the others wait: no step for %.0f s", one ? " is" : " are",
-                        stalled_s(stall));
+                        stalled_s(stall, now_s));
     if (r == 0 && doing)
         r = pl_buf_addf(&line, ", %s", doing);
     return r < 0 ? r : pl_plstat_line(ps, PL_TERM_YELLOW, "%s", pl_buf_str(&line));
 }
 
-static int print_suspected(struct pl_plstat *ps, const json_t *stall)
+static int print_suspected(struct pl_plstat *ps, const json_t *stall, double now_s)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     const char *doing = pl_json_string(stall, "doing");
@@ -68,7 +68,7 @@ static int print_suspected(struct pl_plstat *ps, const json_t *stall)
                                    ? " is behind"
                                    : " are behind");
     if (r == 0)
-        r = pl_buf_addf(&line, ": no step for %.0f s", stalled_s(stall));
+        r = pl_buf_addf(&line, ": no step for %.0f s", stalled_s(stall, now_s));
     if (r == 0 && pl_json_int(stall, "step", &step) == 0)
         r = pl_buf_addf(&line, " after step %lld", (long long)step);
     if (r == 0 && doing && !all)
@@ -78,7 +78,7 @@ static int print_suspected(struct pl_plstat *ps, const json_t *stall)
     return r < 0 ? r : pl_plstat_line(ps, PL_TERM_RED, "! hang? %s", pl_buf_str(&line));
 }
 
-static int print_stall(struct pl_plstat *ps, const json_t *stall)
+static int print_stall(struct pl_plstat *ps, const json_t *stall, double now_s)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     const char *state = pl_json_string(stall, "state");
@@ -87,9 +87,9 @@ static int print_stall(struct pl_plstat *ps, const json_t *stall)
     if (!state || strcmp(state, "over") == 0)
         return 0;
     if (strcmp(state, "suspected") == 0)
-        return print_suspected(ps, stall);
+        return print_suspected(ps, stall, now_s);
     if (strcmp(state, "busy") == 0)
-        return print_busy(ps, stall);
+        return print_busy(ps, stall, now_s);
     r = add_ranks(&line, stall);
     if (r < 0)
         return r;
@@ -146,7 +146,7 @@ int pl_stalls_print(struct pl_plstat *ps,
     bool hung = pl_cause_parse(pl_json_string(ts->cause, "kind")) == PL_CAUSE_HANG;
     bool suspected = running && state && strcmp(state, "suspected") == 0;
     size_t i, n = 0;
-    int r = running ? print_stall(ps, stall) : 0;
+    int r = running ? print_stall(ps, stall, pl_trial_status_until(ts)) : 0;
 
     json_array_foreach (json_object_get(ts->doc, "ranks"), i, rank) {
         if (r == 0 && running)

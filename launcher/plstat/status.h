@@ -76,6 +76,9 @@ struct pl_trial_status {
     double claim_s;  /* an older answer of Slurm says nothing about the newest start */
 };
 
+/* Until when it has run: its end, or its newest stamp. Minus started_s that is its time. */
+double pl_trial_status_until(const struct pl_trial_status *ts);
+
 /* Slurm's view, queried on the first use. */
 struct pl_slurm_view {
     bool asked, never; /* never: do not ask Slurm, for tests */

@@ -390,6 +390,15 @@ void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive)
 
 /* ---- values ---- */
 
+double pl_trial_status_until(const struct pl_trial_status *ts)
+{
+    if (ts->ended_s > 0)
+        return ts->ended_s;
+    /* Its start and its newest stamp are by the hub's clock, and this host's may be another. */
+    return ts->live && ts->state == PL_TRIAL_RUNNING ? PL_MAX(ts->live_s, ts->started_s)
+                                                     : pl_wall_s();
+}
+
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
 {
     const json_t *from = ts->result, *value = NULL, *rank;

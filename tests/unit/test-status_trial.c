@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The state of a sweep, and of a trial by its files and by what Slurm says. */
+#include "common/base/fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/status_private.h"
 #include "launcher/plstat/words.h"
@@ -290,6 +291,26 @@ static void test_resolve_clock_of_a_node(void **state)
     ts.claim_s = NOW + 3;
     ts.restart = 1;
     assert_resolved(ts, "FAILED", "running", NULL);
+}
+
+/* The time that it has run is a difference of its own stamps, whatever this host's clock says. */
+static void test_until_clock_of_a_node(void **state)
+{
+    static const double ahead_s[] = {-7200, 0, 7200};
+
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT(ahead_s); i++) {
+        struct pl_trial_status ts = claimed();
+        double now = pl_wall_s() + ahead_s[i];
+
+        ts.live_s = now;
+        ts.live = json_pack("{s:s, s:f}", "state", "running", "started", now - 60);
+        ts.doc = json_incref(ts.live);
+        ts.state = PL_TRIAL_RUNNING;
+        pl_trial_status_values(&ts, NULL);
+        assert_true(fabs(pl_trial_status_until(&ts) - ts.started_s - 60) < 1e-3);
+        pl_trial_status_finish(&ts);
+    }
 }
 
 static void test_resolve_answer_is_older_than_the_submission(void **state)
@@ -587,6 +608,7 @@ int main(void)
         cmocka_unit_test(test_resolve_output_file),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
         cmocka_unit_test(test_resolve_clock_of_a_node),
+        cmocka_unit_test(test_until_clock_of_a_node),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
         cmocka_unit_test(test_resolve_result),
         cmocka_unit_test(test_resolve_corrects_what_was_inferred),
