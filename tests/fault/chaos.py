@@ -35,6 +35,7 @@ import time
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position,unused-import
 from chaos_case import BOTH, FAULTS, LEFT_S, PLACE, SOURCE, Case, Wrong, environment_of, sockets
+import chaos_disks
 import chaos_pairs
 import chaos_ranks
 import chaos_world
@@ -302,7 +303,7 @@ def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="plume-chaos-", dir="/tmp"))
     work.chmod(0o755)
     begun = time.monotonic()
-    with disks(work, args.jobs):
+    with disks(work, args.jobs), chaos_disks.freezers(work, args.jobs):
         r = all_cases(args, work)
     for (name, way), n in sorted(r.total.items()):
         print(f"# {name}, {way}: {r.right[name, way]} of {n}")

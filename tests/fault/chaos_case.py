@@ -380,6 +380,7 @@ class Place:
     def __init__(self):
         self.has = frozenset()
         self.disks = queue.SimpleQueue()
+        self.freezers = queue.SimpleQueue()
         self.apart = []                     # nodes for cases that must have theirs alone,
         self.groups = queue.SimpleQueue()   # and their groups
         self.lock = threading.Lock()
