@@ -95,6 +95,7 @@ enum plume_op {
     PLUME_OP_RANGE,
     PLUME_OP_EXPAND,
     PLUME_OP_GRU,
+    PLUME_OP_SCATTER_ADD,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

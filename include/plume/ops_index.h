@@ -48,6 +48,31 @@ static inline plume_tensor *plume_gather_but(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_GATHER, in, 2, &args);
 }
 
+/* x, and to its element (.., index(.., j, ..), ..), in dimension dim, is added src at (.., j, ..):
+ * what plume_gather() does the other way round. The index has src's shape, and both have x's but
+ * for that dimension. Equal indices add up, in the order of j. An index out of range makes all NaN.
+ */
+static inline plume_tensor *plume_scatter_add(
+    struct plume_context *pl, plume_tensor *x, size_t dim, plume_tensor *index, plume_tensor *src)
+{
+    plume_tensor *in[] = {x, index, src};
+    struct plume_op_args args = {{(int64_t)dim}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_SCATTER_ADD, in, 3, &args);
+}
+
+/* The same with one index [m] for all, as plume_index_select(): element j of src's dimension dim is
+ * added to element index[j] of x's. Rows (dim 0) are the fastest on a GPU: other dimensions compare
+ * each index with each element. */
+static inline plume_tensor *plume_index_add(
+    struct plume_context *pl, plume_tensor *x, size_t dim, plume_tensor *index, plume_tensor *src)
+{
+    plume_tensor *in[] = {x, index, src};
+    struct plume_op_args args = {{(int64_t)dim, 1}, {0}};
+
+    return plume_op_call(pl, PLUME_OP_SCATTER_ADD, in, 3, &args);
+}
+
 /* 1 at the label of each row, else 0: labels [...], result [..., classes]; no gradient. */
 static inline plume_tensor *
 plume_one_hot(struct plume_context *pl, plume_tensor *labels, size_t classes)

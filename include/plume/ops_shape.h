@@ -7,6 +7,7 @@
 #include "plume/ops.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 
 /* first, first + step, first + 2 step, ...: PLUME_I32 [n], no gradient. All have 32 bits. */
@@ -112,6 +113,25 @@ plume_roll(struct plume_context *pl, plume_tensor *x, size_t dim, int64_t shift)
     list[0] = plume_slice(pl, x, dim, shape[dim] - tail, tail);
     list[1] = plume_slice(pl, x, dim, 0, shape[dim] - tail);
     return plume_cat_along(pl, dim, 2, list);
+}
+
+/* x, but src in place of the elements that the index names; shapes as plume_scatter_add()'s. An
+ * element that is named twice is NaN (PyTorch takes one of the two, and does not tell which). */
+static inline plume_tensor *plume_scatter(
+    struct plume_context *pl, plume_tensor *x, size_t dim, plume_tensor *index, plume_tensor *src)
+{
+    size_t sx[PLUME_RANK_MAX] = {0}, ss[PLUME_RANK_MAX] = {0}, one = 1;
+    size_t rx = x ? pl->api->shape(x, sx) : 0, rs = src ? pl->api->shape(src, ss) : 0;
+    plume_tensor *none, *times, *put;
+
+    if (!x || !src)
+        return NULL;
+    none = plume_full(pl, rx, sx, 0);
+    times = plume_scatter_add(pl, none, dim, index, plume_full(pl, rs, ss, 1));
+    put = plume_scatter_add(pl, none, dim, index, src);
+    put = plume_where(pl, plume_le(pl, times, plume_full(pl, 1, &one, 1)), put,
+                      plume_full(pl, 1, &one, (double)NAN));
+    return plume_where(pl, times, put, x);
 }
 
 #endif

@@ -194,6 +194,30 @@ def index_select(g):
     return g.call("index_select", [x, index], [d], lambda t, i: t.index_select(d, i))
 
 
+def added(name, f, shared=False, unique=False):
+    def make(g):
+        x = g.any()
+        d = some_dim(g, x)
+        s = list(g.value(x).shape)
+        n, s[d] = s[d], g.rnd.choice(SIZES)
+        if unique and s[d] > n:
+            raise Unfit
+        index = g.leaf([s[d]] if shared else s, "int", n)
+        if unique:
+            t = g.leaves[index[1]]
+            order = torch.stack([torch.tensor(g.rnd.sample(range(n), s[d])) for _ in range(t.numel() // s[d])])
+            t.copy_(order.reshape([k for i, k in enumerate(s) if i != d] + [s[d]]).movedim(-1, d))
+        src = g.real(lambda t: list(t.shape) == s) or g.leaf(s)
+        return g.call(name, [x, index, src], [d], lambda t, i, v: f(t, d, i, v))
+
+    OPS[name] = make
+
+
+added("scatter_add", lambda t, d, i, v: t.scatter_add(d, i, v))
+added("index_add", lambda t, d, i, v: t.index_add(d, i, v), shared=True)
+added("scatter", lambda t, d, i, v: t.scatter(d, i, v), unique=True)
+
+
 @op
 def one_hot(g):
     n = g.rnd.randint(1, 6)
@@ -335,6 +359,31 @@ def matmul(g):
     y = g.real(lambda t: list(t.shape) == other) or g.leaf(other)
     return g.call("matmul", [x, y], [ta, tb],
                   lambda a, b: (a.mT if ta else a) @ (b.mT if tb else b))
+
+
+@op
+def einsum(g):
+    """Each letter of two tensors is in one or both of them, and in the result or not."""
+    x = g.any(1, 4)
+    s = list(g.value(x).shape)
+    letters = "abcdefghij"
+    size = dict(zip(letters, s))
+    first, ins = list(letters[:len(s)]), [x]
+    second = []
+    if g.rnd.random() < 0.8:
+        second = g.rnd.sample(first, g.rnd.randint(0, len(first)))
+        for c in letters[len(s):len(s) + g.rnd.randint(0 if second else 1, 4 - len(second) if len(second) < 4 else 0)]:
+            size[c] = g.rnd.choice(SIZES)
+            second.append(c)
+        g.rnd.shuffle(second)
+        shape = [size[c] for c in second]
+        ins.append(g.real(lambda t: list(t.shape) == shape) or g.leaf(shape))
+    out = [c for c in size if g.rnd.random() < 0.6][:5]
+    g.rnd.shuffle(out)
+    form = "".join(first) + ("," + "".join(second) if second else "") + "->" + "".join(out)
+    if len(form) > 16:
+        raise Unfit
+    return g.call("einsum", ins, [ord(c) for c in form], lambda *t: one(torch.einsum(form, *t)))
 
 
 def spread(t, dim=-1):

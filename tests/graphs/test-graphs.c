@@ -9,6 +9,7 @@
  * A file has words between white space: "graph NAME", then "leaf" (a tensor), "op" (a call, its
  * result is the next tensor), "out" and "grad" (what is expected of a tensor), "end". */
 #include "plume/ops_attention.h"
+#include "plume/ops_einsum.h"
 #include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "plume/ops_rnn.h"
@@ -135,6 +136,9 @@ static plume_tensor *of_shapes(struct run *run, const struct call *c)
     OP("mean", plume_mean(PL, IN(0), shape[0], shape[1]));
     OP("gather", plume_gather(PL, IN(0), shape[0], IN(1)));
     OP("index_select", plume_index_select(PL, IN(0), shape[0], IN(1)));
+    OP("scatter_add", plume_scatter_add(PL, IN(0), shape[0], IN(1), IN(2)));
+    OP("index_add", plume_index_add(PL, IN(0), shape[0], IN(1), IN(2)));
+    OP("scatter", plume_scatter(PL, IN(0), shape[0], IN(1), IN(2)));
     OP("one_hot", plume_one_hot(PL, IN(0), shape[0]));
     OP("topk", plume_topk(PL, IN(0), shape[0], shape[1], NULL));
     OP("topk_index", plume_topk_index(PL, IN(0), shape[0], shape[1]));
@@ -233,6 +237,16 @@ static plume_tensor *gru(struct run *run, const struct call *c)
     return NUM(1) == 1 ? h : y;
 }
 
+/* Numbers: the characters of the form. */
+static plume_tensor *einsum(struct run *run, const struct call *c)
+{
+    char form[NUMBERS + 1] = "";
+
+    for (size_t i = 0; i < c->n; i++)
+        form[i] = (char)NUM(i);
+    return plume_einsum(PL, form, IN(0), MAYBE(1));
+}
+
 static plume_tensor *of_images(struct run *run, const struct call *c)
 {
     const struct plume_window how = c->n > 8 ? window(c) : (struct plume_window){.groups = 1};
@@ -248,6 +262,7 @@ static plume_tensor *of_images(struct run *run, const struct call *c)
     OP("attention_with", attend(run, c));
     OP("lstm", lstm(run, c));
     OP("gru", gru(run, c));
+    OP("einsum", einsum(run, c));
     OP("rotary", plume_rotary(PL, IN(0), SIZE(0), SIZE(1), NUM(2), (int)NUM(3)));
     return NULL;
 }

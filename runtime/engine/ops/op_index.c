@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Ops that choose elements by their position, or find positions: gather, the largest elements,
+/* Ops that choose elements by their position, or find positions: gather, scatter, the largest,
  * running sums, one-hot rows. Each works along one dimension: a tensor is [outer, n, inner]. */
 #include "runtime/engine/ops/op_private.h"
 
@@ -103,6 +103,121 @@ int pl_build_gather(struct pl_tape *tape,
         (struct pl_attr){{size[0], size[1], (int64_t)what.shape[dim], size[2],
                           (shared ? SHARED : 0) | (skips ? SKIPS : 0), skips ? req->args.i[3] : 0},
                          {0}};
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
+/* scatter_add: x, index, src; the attributes are gather's, x in the place of its x, src in that of
+ * its y. What gather does backward is this op's forward, and the other way round. */
+
+/* gather's arguments with an array of x's shape and one of src's; NULL: not of this call. */
+static struct pl_gather_args
+scatter_args(const struct pl_call *c, const void *sums_of, void *sums, const void *x, void *y)
+{
+    struct pl_gather_args args = gather_args(c);
+
+    args.x = x;
+    args.dy = sums_of;
+    args.y = y;
+    args.dx = sums;
+    args.dx_add = true;
+    return args;
+}
+
+/* Zero, or NaN if an index is out of range, as one element in the scratch: what is gathered from
+ * zeros, added up. */
+static void *mark(const struct pl_call *c)
+{
+    size_t n = (size_t)c->attr->i[1], m = c->node->in[1]->count;
+    char *zeros = c->scratch, *found = zeros + n * sizeof(double);
+    void *ret = found + m * sizeof(double);
+
+    pl_device_zero(c->tape->dev, zeros, n * sizeof(double));
+    c->k->gather_forward(&(struct pl_gather_args){
+        .outer = 1, .n = n, .m = m, .inner = 1, .index = c->in[1], .x = zeros, .y = found});
+    c->k->reduce_forward(
+        &(struct pl_reduce_args){.outer = 1, .n = m, .inner = 1, .scale = 1, .x = found, .y = ret});
+    return ret;
+}
+
+static void scatter_forward(const struct pl_call *c)
+{
+    const int64_t *i = c->attr->i;
+    struct pl_gather_args args = scatter_args(c, c->in[2], c->out, NULL, NULL);
+
+    c->k->binary_forward(&(struct pl_binary_args){.n = c->node->out->count,
+                                                  .m = 1,
+                                                  .op = PL_BINARY_ADD,
+                                                  .a = c->in[0],
+                                                  .b = mark(c),
+                                                  .y = c->out});
+    /* Sorts the indices, where gather's compares each of them with each element. */
+    if (args.shared && args.outer == 1)
+        c->k->embedding_backward(&(struct pl_embedding_args){.rows = (size_t)i[2],
+                                                             .vocab = (size_t)i[1],
+                                                             .dim = (size_t)i[3],
+                                                             .dtable_add = true,
+                                                             .ids = c->in[1],
+                                                             .dy = c->in[2],
+                                                             .dtable = c->out});
+    else
+        c->k->gather_backward(&args);
+}
+
+static void scatter_backward(const struct pl_call *c)
+{
+    size_t n = c->node->in[2]->count;
+    void *to = c->add[2] ? c->scratch : c->in_grad[2];
+    struct pl_gather_args args = scatter_args(c, NULL, NULL, c->out_grad, to);
+
+    if (c->in_grad[0])
+        c->k->affine(&(struct pl_affine_args){.n = c->node->out->count,
+                                              .scale = 1,
+                                              .add = c->add[0],
+                                              .x = c->out_grad,
+                                              .y = c->in_grad[0]});
+    if (!c->in_grad[2])
+        return;
+    c->k->gather_forward(&args);
+    if (c->add[2])
+        c->k->add(&(struct pl_add_args){
+            .n = n, .scale = 1, .a = c->in_grad[2], .b = to, .dst = c->in_grad[2]});
+}
+
+static double scatter_flops(const struct pl_node *node, bool backward)
+{
+    return backward ? 0 : (double)(node->in[2]->count + node->out->count);
+}
+
+static const struct pl_op op_scatter = {
+    .name = "scatter_add",
+    .needs = PL_NEEDS_IN(1),
+    .forward = scatter_forward,
+    .backward = scatter_backward,
+    .flops = scatter_flops,
+};
+
+int pl_build_scatter(struct pl_tape *tape,
+                     const struct pl_op_request *req,
+                     plume_tensor **ret,
+                     struct pl_error *err)
+{
+    const plume_tensor *x = req->in[0], *index = req->in[1], *src = req->in[2];
+    struct pl_apply what = pl_op_like(&op_scatter, req, x);
+    int64_t dim = req->args.i[0], size[3];
+    bool shared = req->args.i[1];
+    size_t m;
+    int r = pl_op_split_at(req, x, dim, size, err);
+
+    if (r < 0)
+        return r;
+    if (!pl_dtype_is_real(src->dtype) || index->dtype != PLUME_I32 || index->count == 0 ||
+        !index_fits(x, src, dim) || (shared && index->rank != 1))
+        return pl_op_refuse(req, "wanted: x, index i32, src with x's other dimensions", err);
+    m = src->shape[dim];
+    if (shared ? index->shape[0] != m : !index_fits(x, index, dim) || index->shape[dim] != m)
+        return pl_op_refuse(req, "each element of src must have an index", err);
+    what.attr = (struct pl_attr){{size[0], size[1], (int64_t)m, size[2], shared ? SHARED : 0}, {0}};
+    what.scratch_bytes = PL_MAX((size_t)size[1] + index->count + 1, src->count) * sizeof(double);
     return pl_tape_apply(tape, &what, ret, err);
 }
 
@@ -242,7 +357,7 @@ int pl_build_one_hot(struct pl_tape *tape,
 
 bool pl_op_labels_of_index(const struct pl_node *node, struct pl_op_labels *ret)
 {
-    if (node->op == &op_gather)
+    if (node->op == &op_gather || node->op == &op_scatter)
         *ret = (struct pl_op_labels){.input = 1,
                                      .end = (size_t)node->attr.i[1],
                                      .skips = node->attr.i[4] & SKIPS,

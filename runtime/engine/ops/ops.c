@@ -45,6 +45,7 @@ static const struct {
     [PLUME_OP_RANGE] = {"range", 0, 0, pl_build_range},
     [PLUME_OP_EXPAND] = {"expand", 1, 1, pl_build_expand},
     [PLUME_OP_GRU] = {"gru", 2, 4, pl_build_gru},
+    [PLUME_OP_SCATTER_ADD] = {"scatter_add", 3, 3, pl_build_scatter},
     [PLUME_OP_DETACH] = {"detach", 1, 1, pl_build_detach},
 };
 

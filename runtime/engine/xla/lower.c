@@ -46,6 +46,7 @@ static const struct {
     {"compare", pl_lower_choose_forward, NULL},
     {"expand", pl_lower_expand_forward, pl_lower_expand_backward},
     {"gather", pl_lower_gather_forward, pl_lower_gather_backward},
+    {"scatter_add", pl_lower_scatter_forward, pl_lower_scatter_backward},
     {"top", pl_lower_top_forward, NULL},
     {"cumsum", pl_lower_cumsum_forward, pl_lower_cumsum_backward},
     {"one_hot", pl_lower_one_hot_forward, NULL},

@@ -27,55 +27,51 @@ static struct pl_hlo_value indices(struct pl_lower *l, size_t i)
     return pl_hlo_reshape(l->h, index, 3, shape);
 }
 
-void pl_lower_gather_forward(struct pl_lower *l, size_t i)
+/* The positions of all elements of y in x [elements, 3], and which of these are in x, for an index
+ * [outer, m, inner] of n: l->kept[i]. */
+static void keep_places(struct pl_lower *l, size_t i, struct pl_hlo_value index, size_t n)
 {
-    const int64_t *at = pl_lower_node(l, i)->attr.i;
     struct pl_hlo *h = l->h;
-    size_t shape[] = {(size_t)at[0], (size_t)at[1], (size_t)at[3]};
-    struct pl_hlo_value x = pl_hlo_reshape(h, pl_lower_in(l, i, 0), 3, shape), y, good, none;
-    struct pl_hlo_value index = indices(l, i), place[3];
+    struct pl_hlo_value place[3], good;
     size_t count = pl_hlo_count(&index);
 
     good = pl_hlo_two(h, "and", pl_hlo_compare(h, "GE", index, pl_hlo_fill_like(h, index, 0)),
-                      pl_hlo_compare(h, "LT", index, pl_hlo_fill_like(h, index, (double)shape[1])));
-    none = pl_hlo_fill(h, "f32", 1, &count, NAN);
-    if (at[4] & 2) {
-        struct pl_hlo_value skipped =
-            pl_hlo_compare(h, "EQ", index, pl_hlo_fill_like(h, index, (double)at[5]));
-
-        none = pl_hlo_select(h, pl_hlo_reshape(h, skipped, 1, &count),
-                             pl_hlo_fill(h, "f32", 1, &count, 0), none);
-        good = pl_hlo_two(h, "and", good, pl_hlo_one(h, "not", skipped));
-    }
+                      pl_hlo_compare(h, "LT", index, pl_hlo_fill_like(h, index, (double)n)));
     place[0] = column(h, pl_hlo_iota(h, "i32", 3, index.shape, 0));
     place[1] = column(h, index);
     place[2] = column(h, pl_hlo_iota(h, "i32", 3, index.shape, 2));
     l->kept[i][0] = pl_hlo_concat(h, place, 3, 1);
-    l->kept[i][1] = good = pl_hlo_reshape(h, good, 1, &count);
-    y = pl_hlo_new(h, "f32", 1, &count);
+    l->kept[i][1] = pl_hlo_reshape(h, good, 1, &count);
+}
+
+/* The elements of x [a, b, c] at the places, or `none` where there is no such place. */
+static struct pl_hlo_value
+take(struct pl_lower *l, size_t i, struct pl_hlo_value x, struct pl_hlo_value none)
+{
+    struct pl_hlo *h = l->h;
+    size_t count = pl_hlo_count(&none);
+    struct pl_hlo_value y = pl_hlo_new(h, "f32", 1, &count);
+
     pl_hlo_line(h,
                 "    %%%u = \"stablehlo.gather\"(%%%u, %%%u) <{dimension_numbers = "
                 "#stablehlo.gather<collapsed_slice_dims = [0, 1, 2], start_index_map = [0, 1, 2], "
                 "index_vector_dim = 1>, slice_sizes = array<i64: 1, 1, 1>}> : "
                 "(tensor<%zux%zux%zuxf32>, tensor<%zux3xi32>) -> tensor<%zuxf32>\n",
-                y.id, x.id, l->kept[i][0].id, shape[0], shape[1], shape[2], count, count);
-    pl_lower_set(l, i, pl_hlo_select(h, good, y, none));
+                y.id, x.id, l->kept[i][0].id, x.shape[0], x.shape[1], x.shape[2], count, count);
+    return pl_hlo_select(h, l->kept[i][1], y, none);
 }
 
-/* An index out of range becomes one that a scatter skips. */
-void pl_lower_gather_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
+/* x [a, b, c] plus the elements of dy [elements] at the places. One that has none is skipped. */
+static struct pl_hlo_value
+put(struct pl_lower *l, size_t i, struct pl_hlo_value x, struct pl_hlo_value dy)
 {
-    const int64_t *at = pl_lower_node(l, i)->attr.i;
     struct pl_hlo *h = l->h;
-    size_t shape[] = {(size_t)at[0], (size_t)at[1], (size_t)at[3]}, count = pl_hlo_count(&dy);
-    struct pl_hlo_value to = l->kept[i][0], none, dx;
+    size_t count = pl_hlo_count(&dy);
+    struct pl_hlo_value ret;
 
-    if (!pl_lower_wants(l, i, 0))
-        return;
     dy = pl_hlo_reshape(h, dy, 1, &count);
     dy = pl_hlo_select(h, l->kept[i][1], dy, pl_hlo_fill_like(h, dy, 0));
-    none = pl_hlo_fill(h, "f32", 3, shape, 0);
-    dx = pl_hlo_new(h, "f32", 3, shape);
+    ret = pl_hlo_new(h, "f32", 3, x.shape);
     pl_hlo_line(h,
                 "    %%%u = \"stablehlo.scatter\"(%%%u, %%%u, %%%u) <{scatter_dimension_numbers = "
                 "#stablehlo.scatter<inserted_window_dims = [0, 1, 2], "
@@ -83,12 +79,80 @@ void pl_lower_gather_backward(struct pl_lower *l, size_t i, struct pl_hlo_value 
                 "    ^bb0(%%a: tensor<f32>, %%b: tensor<f32>):\n"
                 "      %%s = stablehlo.add %%a, %%b : tensor<f32>\n"
                 "      stablehlo.return %%s : tensor<f32>\n",
-                dx.id, none.id, to.id, dy.id);
+                ret.id, x.id, l->kept[i][0].id, dy.id);
     pl_hlo_line(h,
                 "    }) : (tensor<%zux%zux%zuxf32>, tensor<%zux3xi32>, tensor<%zuxf32>) -> "
                 "tensor<%zux%zux%zuxf32>\n",
-                shape[0], shape[1], shape[2], count, count, shape[0], shape[1], shape[2]);
-    pl_lower_add(l, i, 0, dx);
+                x.shape[0], x.shape[1], x.shape[2], count, count, x.shape[0], x.shape[1],
+                x.shape[2]);
+    return ret;
+}
+
+void pl_lower_gather_forward(struct pl_lower *l, size_t i)
+{
+    const int64_t *at = pl_lower_node(l, i)->attr.i;
+    struct pl_hlo *h = l->h;
+    size_t shape[] = {(size_t)at[0], (size_t)at[1], (size_t)at[3]};
+    struct pl_hlo_value x = pl_hlo_reshape(h, pl_lower_in(l, i, 0), 3, shape), none;
+    struct pl_hlo_value index = indices(l, i);
+    size_t count = pl_hlo_count(&index);
+
+    keep_places(l, i, index, shape[1]);
+    none = pl_hlo_fill(h, "f32", 1, &count, NAN);
+    if (at[4] & 2) {
+        struct pl_hlo_value skipped =
+            pl_hlo_compare(h, "EQ", index, pl_hlo_fill_like(h, index, (double)at[5]));
+
+        skipped = pl_hlo_reshape(h, skipped, 1, &count);
+        none = pl_hlo_select(h, skipped, pl_hlo_fill(h, "f32", 1, &count, 0), none);
+        l->kept[i][1] = pl_hlo_two(h, "and", l->kept[i][1], pl_hlo_one(h, "not", skipped));
+    }
+    pl_lower_set(l, i, take(l, i, x, none));
+}
+
+/* An index out of range becomes one that a scatter skips. */
+void pl_lower_gather_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
+{
+    const int64_t *at = pl_lower_node(l, i)->attr.i;
+    size_t shape[] = {(size_t)at[0], (size_t)at[1], (size_t)at[3]};
+
+    if (pl_lower_wants(l, i, 0))
+        pl_lower_add(l, i, 0, put(l, i, pl_hlo_fill(l->h, "f32", 3, shape, 0), dy));
+}
+
+/* ---- scatter_add: x, index, src; attr.i and kept[] are gather's. An index out of range makes all
+ * of y NaN ---- */
+
+void pl_lower_scatter_forward(struct pl_lower *l, size_t i)
+{
+    const int64_t *at = pl_lower_node(l, i)->attr.i;
+    struct pl_hlo *h = l->h;
+    size_t shape[] = {(size_t)at[0], (size_t)at[1], (size_t)at[3]};
+    struct pl_hlo_value x = pl_hlo_reshape(h, pl_lower_in(l, i, 0), 3, shape), bad, zero, y;
+    struct pl_hlo_value index = indices(l, i);
+
+    keep_places(l, i, index, shape[1]);
+    y = put(l, i, x, pl_lower_in(l, i, 2));
+    bad = pl_hlo_one(h, "not", l->kept[i][1]);
+    bad = pl_hlo_reduce(h, "add", pl_hlo_convert(h, bad, "f32"), 1);
+    zero = pl_hlo_fill_like(h, y, 0);
+    bad = pl_hlo_broadcast(h, bad, NULL, 3, shape);
+    pl_lower_set(
+        l, i, pl_hlo_select(h, pl_hlo_compare(h, "GT", bad, zero), pl_hlo_fill_like(h, y, NAN), y));
+}
+
+void pl_lower_scatter_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
+{
+    const int64_t *at = pl_lower_node(l, i)->attr.i;
+    struct pl_hlo *h = l->h;
+    size_t shape[] = {(size_t)at[0], (size_t)at[1], (size_t)at[3]};
+    size_t count = shape[0] * (size_t)at[2] * shape[2];
+
+    pl_lower_add(l, i, 0, dy);
+    if (pl_lower_wants(l, i, 2))
+        pl_lower_add(
+            l, i, 2,
+            take(l, i, pl_hlo_reshape(h, dy, 3, shape), pl_hlo_fill(h, "f32", 1, &count, NAN)));
 }
 
 /* ---- top: attr.i = outer, n, inner, k, least, nan_first: a stable sort by pl_top_before() ---- */

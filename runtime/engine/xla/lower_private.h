@@ -47,6 +47,7 @@ PL_LOWER_OP(fold);
 PL_LOWER_OP(resample);
 PL_LOWER_OP(rotary);
 PL_LOWER_OP(gru);
+PL_LOWER_OP(scatter);
 PL_LOWER_OP(lstm);
 pl_lower_forward_fn pl_lower_correct_forward, pl_lower_arange_forward, pl_lower_full_forward,
     pl_lower_top_forward, pl_lower_one_hot_forward, pl_lower_random_forward;

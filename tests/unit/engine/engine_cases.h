@@ -228,10 +228,16 @@ static plume_tensor *f_index(struct net *net)
     plume_tensor *sum = OP(PLUME_OP_CUMSUM, ARGS({1}, {0}), c);
     plume_tensor *last =
         op(net, PLUME_OP_RANGE, 0, NULL, (struct plume_op_args)ARGS({4, 3, -1}, {0}));
+    plume_tensor *src;
 
-    z = OP(PLUME_OP_GATHER, ARGS({2, 1}, {0}), z, last); /* the other way round */
+    z = OP(PLUME_OP_GATHER, ARGS({2, 1}, {0}), z, last);        /* the other way round */
+    src = z;                                                    /* has another use, too */
+    z = OP(PLUME_OP_SCATTER_ADD, ARGS({1}, {0}), c, most, src); /* [2, 3, 4] */
+    z = OP(PLUME_OP_SCATTER_ADD, ARGS({2, 1}, {0}), z, last, z);
+    a = OP(PLUME_OP_SCATTER_ADD, ARGS({0, 1}, {0}), a, last, a);
     sum = OP(PLUME_OP_BINARY, NONE, weigh(net, sum),
              weigh(net, OP(PLUME_OP_CUMSUM, ARGS({0, 1}, {0}), c)));
+    sum = OP(PLUME_OP_BINARY, NONE, sum, weigh(net, src));
     x = OP(PLUME_OP_BINARY, ARGS({2}, {0}), x, OP(PLUME_OP_BINARY, ARGS({2}, {0}), a, hot));
     x = OP(PLUME_OP_BINARY, NONE, weigh(net, x), weigh(net, y));
     return OP(PLUME_OP_BINARY, NONE, OP(PLUME_OP_BINARY, NONE, x, weigh(net, z)), sum);

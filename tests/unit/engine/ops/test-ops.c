@@ -7,7 +7,7 @@
 _Static_assert(PLUME_OP_LINEAR == 1 && PLUME_OP_CAT == 9 && PLUME_OP_LAYERNORM == 15 &&
                    PLUME_OP_EMBEDDING == 18 && PLUME_OP_ATTENTION == 22 && PLUME_OP_FULL == 26 &&
                    PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35 && PLUME_OP_LSTM == 36 &&
-                   PLUME_OP_DETACH == 37 && PLUME_OP_GRU == 40,
+                   PLUME_OP_DETACH == 37 && PLUME_OP_SCATTER_ADD == 41,
                "ops keep their numbers");
 _Static_assert(sizeof(struct plume_op_args) == 80 && offsetof(struct plume_op_args, f) == 64,
                "the numbers of an op keep their places");
@@ -461,6 +461,22 @@ static void test_shapes_that_ops_refuse(void **state)
          {2, 0},
          {{0}, {0}},
          "gru: wanted: [batch, time, 3 hidden], w [3 hidden, hidden]: f64[2, 3, 4], f64[4, 6]"},
+        {PLUME_OP_SCATTER_ADD,
+         3,
+         {2, 4, 3},
+         {{0, 1}, {0}},
+         "scatter_add: wanted: x, index i32, src with x's other dimensions: f64[2, 3, 4], i32[4], "
+         "f64[2, 4, 3]"},
+        {PLUME_OP_SCATTER_ADD,
+         3,
+         {1, 4, 1},
+         {{0, 1}, {0}},
+         "scatter_add: each element of src must have an index: f64[6], i32[4], f64[6]"},
+        {PLUME_OP_SCATTER_ADD,
+         3,
+         {0, 4, 0},
+         {{2}, {0}},
+         "scatter_add: there is no dimension 2 among 2"},
         {PLUME_OP_CUMSUM, 1, {4}, {{0}, {0}}, "cumsum: needs real numbers: i32[4]"},
         {PLUME_OP_CUMSUM, 1, {0}, {{5}, {0}}, "cumsum: there is no dimension 5 among 2"},
         {PLUME_OP_ONE_HOT, 1, {4}, {{0}, {0}}, "one_hot: 0 is not a number of classes"},
@@ -507,6 +523,10 @@ static void test_labels_out_of_range_are_named(void **state)
          {{1, 1}, {0}},
          "label 17 of row 2 is not in [0, 5], the classes of gather"},
         {PLUME_OP_GATHER, 0, {{1, 1, 1, 17}, {0}}, NULL},
+        {PLUME_OP_SCATTER_ADD,
+         0,
+         {{0, 1}, {0}},
+         "label 17 of row 2 is not in [0, 3], the classes of scatter_add"},
         {PLUME_OP_EMBEDDING,
          5,
          {{0}, {0}},
@@ -525,16 +545,17 @@ static void test_labels_out_of_range_are_named(void **state)
     for (size_t i = 0; i < PL_COUNT(ops); i++) {
         struct net n, *net = &n;
         struct pl_error err = {0};
-        plume_tensor *in[2], *y;
+        plume_tensor *in[3], *y;
+        bool scatters = ops[i].op == PLUME_OP_SCATTER_ADD;
         int r;
 
         make(&n, PL_REAL_F64);
         n.labels[0] = n.labels[1] = n.labels[3] = 1;
         n.labels[2] = 17;
-        in[0] = ops[i].x < 0 ? &n.t[4] : &n.t[ops[i].x];
+        in[0] = in[2] = ops[i].x < 0 ? &n.t[4] : &n.t[ops[i].x];
         in[1] = &n.t[4];
         pl_tape_begin(&n.tape);
-        y = op(net, ops[i].op, ops[i].x < 0 ? 1 : 2, in, ops[i].args);
+        y = op(net, ops[i].op, ops[i].x < 0 ? 1 : scatters ? 3 : 2, in, ops[i].args);
         pl_tape_end(&n.tape);
         assert_int_equal(pl_tape_prepare(&n.tape, &y, 1, 0, NULL), 0);
         assert_int_equal(pl_tape_forward(&n.tape, NULL), 0);
@@ -542,6 +563,8 @@ static void test_labels_out_of_range_are_named(void **state)
         assert_int_equal(r, ops[i].text ? -EDOM : 0);
         if (ops[i].text)
             assert_string_equal(pl_error_text(&err), ops[i].text);
+        for (size_t k = 0; k < y->count && scatters; k++)
+            assert_true(isnan(((const double *)pl_tensor_data(y))[k]));
         finish(&n);
     }
 }

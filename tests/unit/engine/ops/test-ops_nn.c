@@ -2,6 +2,7 @@
 /* The functions of plume/ops_math.h and plume/ops_nn.h, as a module calls them: each does what its
  * name says, and the losses and norms have PyTorch's values and gradients. */
 #include "plume/ops_attention.h"
+#include "plume/ops_einsum.h"
 #include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "plume/ops_shape.h"
@@ -422,6 +423,71 @@ static void test_roots_of_zero(void **state)
     pl_tape_finish(&step.tape);
 }
 
+/* Places that the index names once have src, others x; one that it names twice is NaN. */
+static void test_scatter_takes_no_index_twice(void **state)
+{
+    int32_t places[] = {2, 0, 4, 0};
+    struct step step;
+    plume_tensor *x, *index, *src, *y;
+    const double *got;
+
+    (void)state;
+    begin(&step);
+    x = REAL(5);
+    src = OTHER(4);
+    index = &step.leaf[step.n++];
+    assert_int_equal(pl_tensor_init(index, PLUME_I32, 1, (size_t[]){4}), 0);
+    index->data = places;
+    y = plume_scatter(&step.pl, x, 0, index, src);
+    run(&step, y);
+    got = pl_tensor_data(y);
+    assert_true(isnan(got[0]) && got[1] == step.data[0][1] && got[2] == step.data[1][0]);
+    assert_true(got[3] == step.data[0][3] && got[4] == step.data[1][2]);
+    pl_tape_finish(&step.tape);
+}
+
+static void test_forms_that_einsum_refuses(void **state)
+{
+    static const struct {
+        const char *form;
+        int two;
+        const char *why;
+    } refused[] = {
+        {"ij,jk", 1, "needs '->', and as many tensors as it is given"},
+        {"ij->ji", 1, "needs '->', and as many tensors as it is given"},
+        {"ij-", 0, "needs '->', and as many tensors as it is given"},
+        {"", 0, "needs '->', and as many tensors as it is given"},
+        {"ij,jk->ik", 0, "the second tensor is NULL"},
+        {"ij,jk,kl->il", 1, "takes letters, ',' and '->', not ','"},
+        {"...j,jk->k", 1, "takes letters, ',' and '->', not '.'"},
+        {"ii,jk->k", 1, "takes no diagonals: twice in one tensor is 'i'"},
+        {"ij,jk->kk", 1, "takes no diagonals: twice in one tensor is 'k'"},
+        {"ijk,jk->i", 1, "does not have as many letters as a tensor has dimensions"},
+        {"abcdef,jk->a", 1, "has more dimensions than a tensor"},
+        {"ij,jk->i", 1, "two sizes has 'j'"},
+        {"ij,kl->im", 1, "no tensor has 'm'"},
+        {"ij,kl->i->", 1, "takes letters, ',' and '->', not '-'"},
+    };
+    struct step step;
+    plume_tensor *a, *b;
+
+    (void)state;
+    begin(&step);
+    a = REAL(2, 3);
+    b = OTHER(4, 5);
+    for (size_t i = 0; i < PL_COUNT(refused); i++) {
+        char text[160];
+
+        snprintf(text, sizeof(text), "einsum '%s': %s", refused[i].form, refused[i].why);
+        step.text[0] = 0;
+        assert_null(plume_einsum(&step.pl, refused[i].form, a, refused[i].two ? b : NULL));
+        assert_string_equal(step.text, text);
+    }
+    assert_non_null(plume_einsum(&step.pl, " ij , Kl -> i K ", a, b));
+    pl_tape_end(&step.tape);
+    pl_tape_finish(&step.tape);
+}
+
 /* More tensors than an op takes: each is at its place, and gets its gradient. */
 static void test_many_are_stacked(void **state)
 {
@@ -610,6 +676,8 @@ int main(void)
         cmocka_unit_test(test_logsumexp_of_infinities),
         cmocka_unit_test(test_roots_of_zero),
         cmocka_unit_test(test_many_are_stacked),
+        cmocka_unit_test(test_forms_that_einsum_refuses),
+        cmocka_unit_test(test_scatter_takes_no_index_twice),
         cmocka_unit_test(test_random_tensors),
     };
 
