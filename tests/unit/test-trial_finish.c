@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* The end of a trial in its job script: what becomes its result. */
 #include "common/base/fs.h"
+#include "runtime/node/net.h"
 #include "runtime/plrun/trial.h"
 #include "tests/unit/trial_run.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -110,6 +113,42 @@ static bool parent_sleeps(void)
         sched_yield();
     }
     return state == 'S';
+}
+
+/* The run folder's file system did not answer, so the log is old; the hub, which has not written
+ * its result, still listens. */
+static void test_finish_waits_for_a_hub_that_listens(void **state)
+{
+    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
+    static const char done[] =
+        "{\"schema\":\"" PL_RESULT_SCHEMA "\",\"trial\":0,\"state\":\"done\",\"attempt\":0,"
+        "\"attempts\":1,\"job\":\"100\",\"exit_code\":0}\n";
+    struct timespec old[] = {{.tv_sec = time(NULL) - 600}, {.tv_sec = time(NULL) - 600}};
+    char path[256], hub_at[32];
+    uint16_t port;
+    pid_t hub;
+    int status, fd;
+
+    (void)state;
+    claim();
+    snprintf(path, sizeof(path), "%s", in_run("trial-0000/attempt-0/events.jsonl"));
+    assert_int_equal(pl_file_append(path, log, strlen(log), 0666, NULL), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    assert_int_equal(pl_net_find_free(20000, 29999, &port, NULL), 0);
+    assert_int_equal(pl_net_listen("127.0.0.1", port, &fd, NULL), 0);
+    snprintf(hub_at, sizeof(hub_at), "127.0.0.1:%u", (unsigned)port);
+    setenv("PLUME_HUB", hub_at, 1);
+    hub = fork();
+    if (hub == 0) {
+        if (!parent_sleeps())
+            _exit(2);
+        _exit(pl_file_append(in_run("trial-0000/result.json"), done, strlen(done), 0666, NULL) < 0);
+    }
+    finish_with(0, 0, "done", NULL);
+    close(fd);
+    unsetenv("PLUME_HUB");
+    assert_int_equal(waitpid(hub, &status, 0), hub);
+    assert_int_equal(status, 0);
 }
 
 /* srun can end before the hub has written the result; its log is young then, by the clock of the
@@ -273,7 +312,7 @@ int main(void)
         IN_RUN(test_finish_hub_vanished),      IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),        IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),      IN_RUN(test_finish_stopped),
-        IN_RUN(test_finish_folder_removed),
+        IN_RUN(test_finish_folder_removed),    IN_RUN(test_finish_waits_for_a_hub_that_listens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
