@@ -180,7 +180,9 @@ static int copy_link(const struct pl_snapshot *s,
     r = new_target(s, path, target, run_dir, &other);
     if (r < 0)
         return r;
-    return symlinkat(other ? other : target, to_dir, name) < 0 ? -errno : 0;
+    if (symlinkat(other ? other : target, to_dir, name) == 0)
+        return 0;
+    return errno == EPERM ? -EOPNOTSUPP : -errno; /* EPERM is for folders that are another's */
 }
 
 static int copy_file(const struct pl_snapshot *s,

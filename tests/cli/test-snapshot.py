@@ -280,6 +280,22 @@ def test_disk_is_full():
     assert set(os.listdir(os.path.join(TOP.name, "runs"))) == folders
 
 
+def test_no_links():
+    """A file system without links is no refusal of a folder that is not the user's own: the exit code."""
+    library = os.environ.get("FAKE_STALE")
+    if not library:
+        print("# skipped: nothing can be preloaded")
+        return
+    repo = repository("no-links")
+    write(repo, "train.sh", text="#!/bin/sh\n", mode=0o755)
+    os.symlink("train.sh", os.path.join(repo, "a-link"))
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "1")
+    _, err = submit(repo, "--snapshot", "./train.sh", code=2, LD_PRELOAD=library, FAKE_STALE="/",
+                    FAKE_STALE_LATE="1", FAKE_STALE_DIR="/snapshot")
+    assert err == "plsubmit: cannot copy 'a-link' to the snapshot: Operation not supported\n", err
+
+
 def test_runs_there():
     """What is changed after the submission does not reach the trial; a folder and its set-up are the snapshot's."""
     repo = repository("there")

@@ -118,6 +118,19 @@ STALE(int, unlinkat, dir, (dir, name, flags), int dir, const char *name, int fla
 STALE(
     int, renameat, from, (from, old, to, name), int from, const char *old, int to, const char *name)
 
+/* With FAKE_STALE_LATE, as it is on a file system without links. */
+VISIBLE int symlinkat(const char *target, int dir, const char *name)
+{
+    static int (*real)(const char *, int, const char *);
+
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "symlinkat");
+    if (!is_late() || !is_open_stale(dir))
+        return real(target, dir, name);
+    errno = EPERM;
+    return -1;
+}
+
 /* openat(2)'s mode is there with some flags only; to hand it on always does no harm. */
 static int open_at(const char *symbol, int dir, const char *name, int flags, va_list ap)
 {
