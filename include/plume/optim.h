@@ -48,7 +48,9 @@ struct plume_schedule {
     long long milestone[PLUME_MILESTONES_MAX]; /* MULTI_STEP; ascending, 0 ends them */
     long long t_max;                           /* COSINE, POLYNOMIAL, RESTARTS, ONE_CYCLE; > 0 */
     double eta_min;                            /* COSINE, RESTARTS */
-    /* PLATEAU. It monitors a logged value, named with its stage's prefix ("val_loss"). */
+    /* PLATEAU. It monitors a logged value, named with its stage's prefix ("val_loss"). An epoch
+     * without a validation is no check of it; with per_step each step after the first validation is
+     * one, of the newest value. */
     const char *monitor; /* NULL means "val_loss" */
     int maximize;        /* a larger value is an improvement */
     double factor;       /* 0 means 0.1 */

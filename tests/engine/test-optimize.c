@@ -387,17 +387,15 @@ static void test_schedules_watch_what_is_logged(void **state)
     } cases[] = {
         {.unknown = true,
          .text = "the learning-rate schedule watches 'val_los', which nothing logs"},
-        {.every = 2, .text = "takes 'val_loss' after each epoch, but option '--check-val-every"},
+        {.every = 2, .text = "an epoch has begun"},
         {.off = true, .text = "'val_loss' is watched, but option '--limit-val-batches 0'"},
         {.text = "an epoch has begun"},
         {.train_loss = true, .off = true, .every = 2, .text = "an epoch has begun"},
         /* Of 79 batches: whoever stops before the last one sees no end of an epoch. */
         {.unknown = true, .steps = 78, .text = "an epoch has begun"},
         {.off = true, .steps = 78, .text = "an epoch has begun"},
-        {.every = 2, .steps = 78, .text = "an epoch has begun"},
         {.off = true, .steps = 79, .text = "'val_loss' is watched, but option '--limit-val-"},
         {.off = true, .steps = 39, .accumulate = 2, .text = "an epoch has begun"},
-        {.every = 2, .steps = 40, .accumulate = 2, .text = "takes 'val_loss' after each epoch"},
     };
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
@@ -416,6 +414,38 @@ static void test_schedules_watch_what_is_logged(void **state)
         fit_go(run, 1, 0);
         if (!strstr(run->error, cases[i].text))
             fail_msg("'%s' has no '%s'", run->error, cases[i].text);
+    }
+}
+
+static bool stays, by_step;
+
+/* The loss falls, and only a rise counts: each check but the first cuts the rate. */
+static int watch_for_a_rise(struct plume_context *pl, struct plume_optimizer *ret)
+{
+    if (stays)
+        return 0;
+    ret->schedule = (struct plume_schedule){
+        .kind = PLUME_PLATEAU, .maximize = 1, .patience = -1, .per_step = by_step};
+    return 0;
+}
+
+/* The validations of epochs 2 and 4 are two checks; before the first one steps make none. */
+static void test_a_plateau_counts_each_value_once(void **state)
+{
+    for (int per_step = 0; per_step < 2; per_step++) {
+        struct fit_run *run[2];
+
+        for (int i = 0; i < 2; i++) {
+            run[i] = fit_new_run();
+            run[i]->options.val_every = 2;
+            snprintf(run[i]->hparams[0], 32, "epochs=%d", per_step ? 2 : 4);
+            run[i]->options.limit[PLUME_TRAIN] = fit_batches(3);
+            stays = i == 1;
+            by_step = per_step;
+            run[i]->module.configure_optimizers = watch_for_a_rise;
+            fit_go(run[i], 1, 0);
+        }
+        assert_true(fit_distance(run[0], run[1]) == 0);
     }
 }
 
@@ -572,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_modules_read_values_and_gradients),
         cmocka_unit_test(test_reads_are_checked),
         cmocka_unit_test(test_schedules_watch_what_is_logged),
+        cmocka_unit_test(test_a_plateau_counts_each_value_once),
         cmocka_unit_test(test_averages_are_the_mean_of_lone_ranks),
         cmocka_unit_test(test_averages_of_each_step_are_ddp),
         cmocka_unit_test(test_averages_resume),

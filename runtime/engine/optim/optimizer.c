@@ -485,7 +485,7 @@ void pl_optimizers_finish(struct pl_optimizers *optimizers)
 
 int pl_optimizers_schedule(struct pl_optimizers *optimizers,
                            bool per_step,
-                           double (*value)(void *ctx, const char *name),
+                           bool (*value)(void *ctx, const char *name, double *ret),
                            void *ctx,
                            struct pl_error *err)
 {
@@ -496,12 +496,15 @@ int pl_optimizers_schedule(struct pl_optimizers *optimizers,
         if ((o->schedule.options.per_step != 0) != per_step)
             continue;
         if (o->schedule.options.kind == PLUME_PLATEAU) {
-            monitored = value ? value(ctx, o->monitor) : NAN;
-            if (isnan(monitored))
+            bool checks = !value || value(ctx, o->monitor, &monitored);
+
+            if (checks && isnan(monitored))
                 return pl_error_set(err, -ENOENT,
                                     "the learning-rate schedule watches '%s', which was not logged "
                                     "or is not a number",
                                     o->monitor);
+            if (!checks)
+                monitored = NAN;
         }
         pl_schedule_step(&o->schedule, monitored);
         for (size_t k = 0; k < o->n_groups; k++)

@@ -158,10 +158,11 @@ int pl_optimizers_move(struct pl_optimizers *optimizers, const size_t *old, stru
 bool pl_optimizer_has(const struct pl_optimizer *optimizer, const struct pl_param *param);
 
 /* Steps the schedules by optimizer step (per_step), or those by epoch. value finds a metric by name
- * (NaN: none). -ENOENT if a plateau lacks its metric. */
+ * (NaN: none), or returns false: a plateau has nothing to check now. -ENOENT if a plateau lacks its
+ * metric. */
 int pl_optimizers_schedule(struct pl_optimizers *optimizers,
                            bool per_step,
-                           double (*value)(void *ctx, const char *name),
+                           bool (*value)(void *ctx, const char *name, double *ret),
                            void *ctx,
                            struct pl_error *err);
 

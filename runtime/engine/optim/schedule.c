@@ -255,7 +255,7 @@ void pl_schedule_step(struct pl_schedule *schedule, double value)
     schedule->t++;
     if (schedule->options.kind != PLUME_PLATEAU || was_warming)
         schedule->lr = rate_at(schedule);
-    else
+    else if (!isnan(value))
         step_plateau(schedule, value);
 }
 

@@ -33,7 +33,7 @@ int pl_schedule_init(struct pl_schedule *schedule,
                      struct pl_error *err);
 
 /* Call after each epoch, or after each optimizer step if options.per_step is set. value is the
- * monitored one, for a plateau (else ignored). */
+ * monitored one, for a plateau (else ignored); NaN: it has no new one, and checks nothing. */
 void pl_schedule_step(struct pl_schedule *schedule, double value);
 
 /* The momentum of now: `plain`, unless the schedule cycles it. */

@@ -318,6 +318,15 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
                         (unsigned long long)t->state.step, path);
 }
 
+/* For schedules of epochs: an epoch without a validation has no new value. */
+static bool find_new(void *ctx, const char *name, double *ret)
+{
+    const struct pl_trainer *t = ctx;
+
+    *ret = pl_metrics_get(&t->metrics, name);
+    return strcmp(name, "train_loss") == 0 || validates(t);
+}
+
 static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err)
 {
     double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
@@ -358,7 +367,7 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     if (r == 0 && t->epoch_incomplete) /* keep its position; the next run completes it */
         return save(t, err);
     if (r == 0)
-        r = pl_optimizers_schedule(&t->optimizers, false, pl_metrics_find, &t->metrics, err);
+        r = pl_optimizers_schedule(&t->optimizers, false, find_new, t, err);
     t->state.epoch++;
     t->state.batch = 0;
     t->state.loss[0] = t->state.loss[1] = 0;
@@ -439,24 +448,6 @@ static bool completes_epoch(const struct pl_trainer *t)
            t->state.step + (left + each - 1) / each <= t->options->max_steps;
 }
 
-/* A schedule that takes a value after each epoch has one after the first, too. */
-static int
-check_schedule(const struct pl_trainer *t, const struct pl_optimizer *o, struct pl_error *err)
-{
-    int r;
-
-    if (!completes_epoch(t)) /* a few steps, to measure them or to try the module */
-        return 0;
-    r = check_monitor(t, "the learning-rate schedule watches", o->monitor, err);
-    if (r < 0 || strcmp(o->monitor, "train_loss") == 0 || validates(t) ||
-        pl_metrics_has(&t->metrics, o->monitor))
-        return r;
-    return pl_error_set(err, -EINVAL,
-                        "the learning-rate schedule takes '%s' after each epoch, but option "
-                        "'--check-val-every-n-epoch' leaves the next one without a validation",
-                        o->monitor);
-}
-
 /* Early stopping, checkpoints and schedules watch values that the run will have. */
 static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
 {
@@ -466,8 +457,12 @@ static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = check_monitor(t, "checkpoints are chosen by", keep, err);
     for (size_t i = 0; i < t->optimizers.n && r == 0; i++)
-        if (t->optimizers.list[i].schedule.options.kind == PLUME_PLATEAU)
-            r = check_schedule(t, &t->optimizers.list[i], err);
+        /* Who makes a few steps, to measure them or to try the module, needs no value at the end of
+         * an epoch. */
+        if (t->optimizers.list[i].schedule.options.kind == PLUME_PLATEAU &&
+            (completes_epoch(t) || t->optimizers.list[i].schedule.options.per_step))
+            r = check_monitor(t, "the learning-rate schedule watches",
+                              t->optimizers.list[i].monitor, err);
     return r;
 }
 

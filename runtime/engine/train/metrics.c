@@ -34,11 +34,6 @@ double pl_metrics_get(const struct pl_metrics *metrics, const char *name)
     return i < metrics->n ? metrics->value[i] : NAN;
 }
 
-double pl_metrics_find(void *ctx, const char *name)
-{
-    return pl_metrics_get(ctx, name);
-}
-
 bool pl_metrics_has(const struct pl_metrics *metrics, const char *name)
 {
     return find(metrics, name) < metrics->n;

@@ -25,9 +25,6 @@ void pl_metrics_set(struct pl_metrics *metrics, const char *name, double value);
 /* NaN if no value has this name. */
 double pl_metrics_get(const struct pl_metrics *metrics, const char *name);
 
-/* The same as a callback; ctx is a struct pl_metrics. */
-double pl_metrics_find(void *ctx, const char *name);
-
 /* True if a value has this name; the value may be NaN. */
 bool pl_metrics_has(const struct pl_metrics *metrics, const char *name);
 

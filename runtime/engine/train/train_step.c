@@ -77,6 +77,13 @@ static int train_lanes(struct pl_trainer *t,
     return r;
 }
 
+/* For schedules of steps: before the first validation there is no value. */
+static bool find_newest(void *ctx, const char *name, double *ret)
+{
+    *ret = pl_metrics_get(ctx, name);
+    return pl_metrics_has(ctx, name);
+}
+
 int pl_train_step_train(struct pl_trainer *t,
                         const struct plume_batch *batch,
                         bool last,
@@ -105,7 +112,7 @@ int pl_train_step_train(struct pl_trainer *t,
     if (r == 0 && due)
         r = pl_pipe_balance(t, err);
     if (r == 0 && due) {
-        r = pl_optimizers_schedule(&t->optimizers, true, pl_metrics_find, &t->metrics, err);
+        r = pl_optimizers_schedule(&t->optimizers, true, find_newest, &t->metrics, err);
     }
     if (r == 0)
         r = pl_hooks_batch(&t->hooks, t->module->on_train_batch_end, batch, "on_train_batch_end",

@@ -99,9 +99,10 @@ static void step(struct model *m, unsigned number)
                        &(struct pl_clip_rule){PL_CLIP_NORM, 1}, &m->scaler, NULL, NULL);
 }
 
-static double one(void *ctx, const char *name)
+static bool one(void *ctx, const char *name, double *ret)
 {
-    return strcmp(name, "val_loss") == 0 ? *(double *)ctx : NAN;
+    *ret = strcmp(name, "val_loss") == 0 ? *(double *)ctx : NAN;
+    return true;
 }
 
 static const plume_tensor *param(const struct model *m, const char *name)

@@ -562,9 +562,10 @@ static void test_random_schedules_follow_pytorch(void **state)
     }
 }
 
-static double logged(void *ctx, const char *name)
+static bool logged(void *ctx, const char *name, double *ret)
 {
-    return strcmp(name, "val_acc") == 0 ? *(double *)ctx : NAN;
+    *ret = strcmp(name, "val_acc") == 0 ? *(double *)ctx : NAN;
+    return true;
 }
 
 static void test_plateau_needs_its_number(void **state)
