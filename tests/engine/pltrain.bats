@@ -618,3 +618,14 @@ named() {
     run -1 --separate-stderr pltrain --strategy pipeline --stages 2 mlp --hidden 60000
     [[ $stderr =~ "no cut of the step's ops into 2 stages fits the devices' memory" ]]
 }
+
+@test "a row of metrics.csv without its end is removed, and told" {
+    cd "$BATS_TEST_TMPDIR"
+    local -a run=(--max-steps 2 --log-every 1 --limit-val-batches 1 --limit-test-batches 0 --log-dir l --seed 3 mlp)
+    pltrain "${run[@]}"
+    cp l/metrics.csv whole
+    truncate -s -1 l/metrics.csv
+    run -0 --separate-stderr pltrain "${run[@]}"
+    [ "$stderr" = "pltrain: warning: 'l/metrics.csv' ended inside a row, which is removed: $(tail -1 whole)" ]
+    head -n -1 whole | cmp -n "$(head -n -1 whole | wc -c)" - l/metrics.csv
+}

@@ -2,6 +2,7 @@
 #include "runtime/engine/report/metrics_csv.h"
 #include "common/base/buf.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/base/parse.h"
 
 #include <fcntl.h>
@@ -9,6 +10,8 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define PART_SHOWN 200 /* bytes of a row that is removed */
 
 struct pl_metrics_csv {
     char *path;
@@ -65,16 +68,20 @@ static int open_end(struct pl_metrics_csv *csv, struct pl_error *err)
 }
 
 /* A writer that was killed, or whose disk was full, may have left a part of a row: its last number
- * may lack digits, and look whole. */
+ * may lack digits, and look whole. A whole row, but for the newline, looks the same; the warning
+ * has it. */
 static int
 remove_part(const struct pl_metrics_csv *csv, const char *text, size_t len, struct pl_error *err)
 {
     const char *newline = len ? memrchr(text, '\n', len) : NULL;
     int r = 0;
 
-    if (newline && newline + 1 < text + len)
+    if (newline && newline + 1 < text + len) {
         r = ftruncate(csv->fd, newline + 1 - text) < 0 ? -errno : 0;
-    else if (len && !newline) /* a header alone */
+        if (r == 0)
+            pl_log_warn("train", "'%s' ended inside a row, which is removed: %.*s", csv->path,
+                        (int)PL_MIN(text + len - newline - 1, (ptrdiff_t)PART_SHOWN), newline + 1);
+    } else if (len && !newline) /* a header alone */
         r = pl_write_all(csv->fd, "\n", 1);
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", csv->path) : 0;
 }
