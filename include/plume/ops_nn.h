@@ -45,17 +45,17 @@ static inline plume_tensor *
 plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
 {
     size_t shape[PLUME_RANK_MAX] = {0}, rank = x ? pl->api->shape(x, shape) : 0, to = 0;
-    plume_tensor *most = plume_detach(pl, x), *infinite, *sum;
+    plume_tensor *most = x, *infinite, *sum;
     const size_t one = 1;
 
-    if (plume_count_of(pl, x, first, end) &&
-        rank) { /* the dimensions as one, to find its largest */
+    if (plume_count_of(pl, x, first, end)) {
+        /* The dimensions as one, to find its largest. */
         for (size_t d = 0; d < rank; d++)
             if (d > first && d < end)
                 shape[to - 1] *= shape[d];
             else
                 shape[to++] = shape[d];
-        most = plume_max(pl, plume_reshape(pl, most, to, shape), first);
+        most = plume_detach(pl, plume_max(pl, plume_reshape(pl, x, to, shape), first));
         infinite = plume_eq(pl, plume_abs(pl, most), plume_full(pl, 1, &one, HUGE_VAL));
         most = plume_masked_fill(pl, most, infinite, 0);
         most = plume_keep_dims(pl, most, x, first, end);
