@@ -179,3 +179,18 @@ PY
     ODD=output-predicted run -0 --separate-stderr pltrain --predict --weights d/epoch=0-step=0.ckpt --out p.npy "$BROKEN/odd.so"
     [ -z "$stderr" ]
 }
+
+@test "who does not train has memory neither for gradients nor for the optimizers' state" {
+    pltrain --epochs 0 --checkpoint-dir big mlp --hidden 8000 # 600,010 parameters: 2.3 MiB
+    for how in "" "--processes 2" "--strategy dp --devices 2"; do
+        read -ra words <<<"$how"
+        PLUME_LOG=debug:train run -0 --separate-stderr pltrain --test "${words[@]}" --summary --optimizer adam \
+            --weights big/epoch=0-step=0.ckpt mlp --hidden 8000
+        [[ $output == *"MiB of this rank: parameters 2.289, gradients 0.000, optimizers 0.000,"* ]] || {
+            echo "$how: $output"
+            false
+        }
+        [[ $stderr =~ "at most "([0-9]+).[0-9]" MiB of cpu" ]] || { echo "$how: $stderr"; false; }
+        ((BASH_REMATCH[1] < 4)) || { echo "$how: $stderr"; false; }
+    done
+}

@@ -298,6 +298,8 @@ int pl_optimizer_make_state(struct pl_optimizer *o,
         range->state = o->count;
         o->count += range->own_count;
     }
+    if (params->evaluates)
+        return 0;
     if (params->by_node)
         return pl_node_update_alloc(o, pl_optimizer_slots(o), params, err);
     bytes = PL_MAX(o->count * pl_real_size(params->real), (size_t)64);

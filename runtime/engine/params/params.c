@@ -211,6 +211,10 @@ static int alloc_grads(struct pl_params *params, struct pl_comm *comm, struct pl
         params->grads_from = params->own_from;
         flags = params->own_to - params->own_from;
         bytes = (flags + params->count - params->flags) * size;
+    } else if (params->evaluates) {
+        params->grads_from = params->flags;
+        flags = 0;
+        bytes = (params->count - params->flags) * size;
     }
     params->owns_grads = pl_params_shard_grads(params) || params->stages.n || params->peers ||
                          (!params->dev->ops->host && !comm->gpu);

@@ -90,6 +90,9 @@ struct pl_params {
     struct pl_comm *by_node;
     /* The same, but also set on a rank that is alone on its node: for pl_comm_node_barrier(). */
     struct pl_comm *meets;
+    /* No step is ever made: neither gradients nor the optimizers' state have memory. Set before the
+     * layout. */
+    bool evaluates;
     struct pl_units *units; /* units.h; NULL: tensors always have their values. Borrowed */
     /* To be told to the other ranks with the next step, and what some rank has told with the last
      * one; by enum pl_params_signal. Set and read by the loop. */

@@ -37,7 +37,9 @@ void pl_stages_point(struct pl_params *params)
 
         if (pl_param_is_own(params, p)) {
             t->data = params->shard == PL_SHARD_PARAM ? NULL : pl_params_value(params, p->offset);
-            t->grad = pl_params_shard_grads(params) ? NULL : pl_params_grad(params, p->offset);
+            t->grad = pl_params_shard_grads(params) || params->evaluates
+                          ? NULL
+                          : pl_params_grad(params, p->offset);
         } else {
             t->data = p->borrowed;
             t->grad = p->borrowed ? (char *)p->borrowed + t->count * size : NULL;

@@ -138,7 +138,9 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
         if (params->list[i]->borrowers & (1ull << params->stages.own))
             need->borrowed += 2 * size * (double)params->list[i]->tensor->count;
     need->grads += (t->strategy.devices - 1) * size * (double)params->count; /* of other parts */
-    for (size_t i = 0; i < t->optimizers.n; i++)
+    if (params->evaluates)
+        need->grads = 0;
+    for (size_t i = 0; i < t->optimizers.n && !params->evaluates; i++)
         need->state += size * (double)PL_MIN(state_count(&t->optimizers.list[i], params), own) *
                        (double)pl_optimizer_slots(&t->optimizers.list[i]) / state_parts(params);
     if (t->ema.params)
@@ -482,7 +484,7 @@ int pl_memory_check_group(const struct pl_trainer *t, struct pl_error *err)
         return 0;
     for (size_t i = 0; i < params->n; i++)
         bytes += (double)(params->list[i]->tensor->count * pl_real_size(params->real));
-    grads = t->options->run == PL_RUN_TRAIN ? bytes : 0;
+    grads = params->evaluates ? 0 : bytes;
     if (t->strategy.shard >= PL_SHARD_GRAD)
         grads /= ranks;
     if (t->strategy.shard >= PL_SHARD_PARAM)

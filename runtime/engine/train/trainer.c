@@ -253,6 +253,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     params->shard = t->strategy.shard;
     params->shards = t->pipe.on ? t->pipe.comm : t->group.shards;
     params->meets = updates_by_node(t) ? t->comm : NULL;
+    params->evaluates = t->options->run != PL_RUN_TRAIN && t->dev->ops->host && !t->options->xla &&
+                        !t->pipe.on && !t->strategy.shard;
     params->by_node = params->meets && pl_comm_node(t->comm) ? t->comm : NULL;
     if (r == 0)
         r = pl_manual_check(t, err);
