@@ -2,6 +2,7 @@
 /* Ranks of a node share out the optimizer's update: the node's common memory, and runs whose bits
  * are those of ranks that update everything. */
 #include "common/proto/rank/place.h"
+#include "runtime/engine/optim/node_update.h"
 #include "tests/engine/fit_run.h"
 #include "tests/engine/say.h"
 
@@ -101,6 +102,37 @@ static void test_a_barrier_of_the_node_counts(void **state)
     ranks_run(2, 0, all_count_it, NULL, 0);
     ranks_run(3, 2, all_count_it, NULL, 0);
     ranks_run(2, 1, all_count_it, NULL, 0);
+}
+
+#define ELEMENTS 1000 /* the last line of memory is not full */
+
+/* Parts follow each other in the order of ranks, and are as large but for a line of 16. */
+static const char *parts(struct pl_comm *comm, void *shared)
+{
+    const struct pl_params params = {.real = PL_REAL_F32, .by_node = comm};
+    const struct pl_optimizer o = {.count = ELEMENTS};
+    const struct pl_optimizer_range range = {.own_count = ELEMENTS};
+    size_t all[8][2] = {0}, offset[9], at = 0;
+    struct pl_error err = {0};
+
+    all[comm->rank][1] = ELEMENTS;
+    pl_node_update_part(&o, &params, &range, &all[comm->rank][0], &all[comm->rank][1]);
+    for (unsigned i = 0; i <= comm->size; i++)
+        offset[i] = i * sizeof(all[0]);
+    TRY(pl_comm_allgather(comm, all, offset, &err));
+    for (unsigned i = 0; i < comm->size; at = all[i++][1]) {
+        double far = (double)(all[i][1] - all[i][0]) - (double)ELEMENTS / comm->size;
+
+        if (all[i][0] != at || far < -16 || far > 16)
+            return say("rank %u of %u: [%zu, %zu)", i, comm->size, all[i][0], all[i][1]);
+    }
+    return at == ELEMENTS ? NULL : say("the last part ends at %zu", at);
+}
+
+static void test_each_rank_has_its_part(void **state)
+{
+    for (unsigned n = 2; n <= 5; n++)
+        ranks_run(n, 0, parts, NULL, 0);
 }
 
 /* A peer that dies is named, also to ranks of other nodes. */
@@ -309,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_node_has_common_memory),
         cmocka_unit_test(test_a_barrier_of_the_node_counts),
+        cmocka_unit_test(test_each_rank_has_its_part),
         cmocka_unit_test(test_a_lost_peer_is_named),
         cmocka_unit_test(test_the_bits_are_those_of_whole_updates),
         cmocka_unit_test(test_options_go_with_it),
