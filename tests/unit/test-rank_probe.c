@@ -2,7 +2,9 @@
 /* The state of a process, from recorded texts of proc(5) and of real children. */
 #include "common/base/macros.h"
 #include "runtime/plrund/daemon/probe.h"
+#include "tests/lib/tmpdir.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -139,10 +142,43 @@ static void test_look_behind_a_shell(void **state)
     waitpid(pid, NULL, 0);
 }
 
+/* A call that waits for a file names it, by its link alone. */
+static void test_file_of_a_call(void **state)
+{
+    char dir[64], path[160], text[64], got[64];
+    int fd, ends[2];
+
+    (void)state;
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    snprintf(path, sizeof(path), "%s/a-folder-with-a-long-name-%060d", dir, 7);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path + strlen(path), sizeof(path) - strlen(path), "/last\001.ckpt");
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    snprintf(text, sizeof(text), TEXT(SYS_write) " %#x 0x7f 0x1000 0x0 0x0 0x0 0x7ffe 0x7f5e", fd);
+    assert_true(pl_probe_file(getpid(), text, "", got, sizeof(got)));
+    assert_string_equal(got, "at ...0000000000000000000000000000000000007/last?.ckpt");
+    snprintf(text, sizeof(text), TEXT(SYS_futex) " %#x 0x7f 0x1000 0x0 0x0 0x0 0x7ffe 0x7f5e", fd);
+    assert_false(pl_probe_file(getpid(), text, "", got, sizeof(got)));
+    assert_false(pl_probe_file(getpid(), "running", "", got, sizeof(got)));
+    close(fd);
+    assert_int_equal(pipe(ends), 0);
+    snprintf(text, sizeof(text), TEXT(SYS_read) " %#x 0x7f 0x1000 0x0 0x0 0x0 0x7f 0x7f", ends[0]);
+    assert_false(pl_probe_file(getpid(), text, "", got, sizeof(got)));
+    close(ends[0]);
+    close(ends[1]);
+    fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    snprintf(text, sizeof(text), TEXT(SYS_read) " %#x 0x7f 0x1000 0x0 0x0 0x0 0x7f 0x7f", fd);
+    assert_false(pl_probe_file(getpid(), text, "", got, sizeof(got)));
+    close(fd);
+    tmpdir_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_classify_recorded),
+        cmocka_unit_test(test_file_of_a_call),
         cmocka_unit_test(test_look_at_child),
         cmocka_unit_test(test_look_behind_a_shell),
     };

@@ -75,25 +75,30 @@ static const char *hook_of(const struct looks *l)
     return runs ? p->hook : NULL;
 }
 
-/* For people: "in allreduce 12", "in hook on_fit_end, after allreduce 12", or the kernel's word. */
+/* For people: "in allreduce 12", "in hook on_fit_end, after allreduce 12", or the kernel's word;
+ * and the file that it reads or writes. */
 static void name_place(const struct looks *l, char *ret, size_t size)
 {
     const struct pl_place *p = &l->place;
     const char *hook = hook_of(l);
-    size_t len = hook ? (size_t)snprintf(ret, size, "in hook %s", hook) : 0;
+    size_t len = hook ? (size_t)snprintf(ret, size, "in hook %.40s", hook) : 0;
 
     if (l->has_place && p->collectives > 0)
         snprintf(ret + len, size - len, "%s%s %s %lld", hook ? ", " : "",
                  p->inside ? "in" : "after", p->what, (long long)p->collectives);
     else if (!hook)
         snprintf(ret, size, "%s", l->now.doing);
+    len = strlen(ret);
+    if (*ret && strncmp(l->now.doing, PL_PROBE_AT, strlen(PL_PROBE_AT)) == 0 &&
+        strcmp(ret, l->now.doing) != 0)
+        snprintf(ret + len, size - len, ", %s", l->now.doing);
 }
 
 static json_t *describe(const struct pl_rank *rank, const struct looks *l, uint64_t ms)
 {
     uint64_t heard_ns = PL_MAX(pl_capture_heard_ns(rank->out), pl_capture_heard_ns(rank->err));
     const struct pl_place *place = &l->place;
-    char doing[128];
+    char doing[192] = "";
 
     name_place(l, doing, sizeof(doing));
     return pl_msg_new(&(struct pl_msg){

@@ -15,6 +15,7 @@
 
 #define THREADS_MAX 256 /* of a process, whose children are looked for */
 #define SHELLS_MAX 8    /* one in the other */
+#define FILE_TAIL 48    /* bytes of a file's path, its end */
 #define STAT_UTIME 14   /* fields of /proc/PID/stat */
 #define STAT_STIME 15
 
@@ -119,6 +120,47 @@ enum pl_probe_state pl_probe_classify(char letter, const char *syscall, const ch
         if (strstr(wchan, sleeps[i]))
             return PL_PROBE_SLEEP;
     return PL_PROBE_WAIT;
+}
+
+/* True for calls that read or write their first argument, a descriptor. */
+static bool is_io(long long number)
+{
+    static const long long calls[] = {SYS_read,     SYS_write,     SYS_readv,     SYS_writev,
+                                      SYS_pread64,  SYS_pwrite64,  SYS_preadv,    SYS_fsync,
+                                      SYS_pwritev,  SYS_fdatasync, SYS_ftruncate, SYS_fallocate,
+                                      SYS_sendfile, SYS_syncfs,    SYS_getdents64};
+
+    for (size_t i = 0; i < PL_COUNT(calls); i++)
+        if (number == calls[i])
+            return true;
+    return false;
+}
+
+bool pl_probe_file(pid_t pid, const char *syscall, const char *wchan, char *ret, size_t size)
+{
+    static const char *const others[] = {"/dev/", "/proc/", "/sys/"};
+    unsigned long long fd;
+    long long number = call_number(syscall, 0, &fd);
+    char link[64], path[4096];
+    const char *tail;
+    ssize_t n;
+
+    if (!is_io(number) || strstr(wchan, "pipe")) /* a FIFO has a path, too */
+        return false;
+    snprintf(link, sizeof(link), "/proc/%d/fd/%llu", (int)pid, fd);
+    n = readlink(link, path, sizeof(path) - 1);
+    if (n <= 0 || path[0] != '/')
+        return false;
+    path[n] = '\0';
+    for (size_t i = 0; i < PL_COUNT(others); i++)
+        if (strncmp(path, others[i], strlen(others[i])) == 0)
+            return false;
+    for (char *c = path; *c; c++) /* foreign text; its end may be cut within a character */
+        if (*c < ' ' || *c > '~')
+            *c = '?';
+    tail = (size_t)n > FILE_TAIL ? path + n - FILE_TAIL : path;
+    snprintf(ret, size, PL_PROBE_AT "%s%s", tail == path ? "" : "...", tail);
+    return true;
 }
 
 /* ---- processes ---- */
@@ -228,6 +270,9 @@ void pl_probe_look(pid_t pid, struct pl_probe *ret)
         ret->state = PL_PROBE_STOPPED;
     if (strcmp(wchan, "0") != 0)
         snprintf(ret->doing, sizeof(ret->doing), "%s", wchan);
+    if (pl_probe_file(ret->pid, text, wchan, ret->doing, sizeof(ret->doing)) &&
+        ret->state == PL_PROBE_WAIT) /* some file systems let a signal end the wait */
+        ret->state = PL_PROBE_BUSY;
     for (size_t i = 0; i < n; i++)
         add_times(list[i], ret);
 }

@@ -3,11 +3,14 @@
 #ifndef PL_RUNTIME_PLRUND_DAEMON_PROBE_H
 #define PL_RUNTIME_PLRUND_DAEMON_PROBE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #define PL_PROBE_PIDS_MAX 128 /* processes of a rank that are looked at */
+
+#define PL_PROBE_AT "at " /* what pl_probe.doing begins with if it is a file */
 
 enum pl_probe_state {
     PL_PROBE_WAIT,  /* for something outside */
@@ -36,5 +39,10 @@ size_t pl_probe_tree(pid_t pid, pid_t ret[PL_PROBE_PIDS_MAX]);
 /* The state of a thread, by the letter of /proc/PID/stat, the text of /proc/PID/syscall and that of
  * /proc/PID/wchan; each text may be empty, where the kernel does not show it. */
 enum pl_probe_state pl_probe_classify(char letter, const char *syscall, const char *wchan);
+
+/* True if this call of the process, as /proc/PID/syscall shows it, reads or writes a file; ret gets
+ * "at PATH", of a long path its end. Does not look at the file, whose file system may not answer.
+ */
+bool pl_probe_file(pid_t pid, const char *syscall, const char *wchan, char *ret, size_t size);
 
 #endif

@@ -280,7 +280,7 @@ void pl_hub_hang_probed(struct pl_hub *hub, unsigned node_id, const struct pl_ms
         if (pl_msg_read_as(item, PL_MSG_NODE_PROBED_ITEM, &one) < 0 || p->rank < 0 ||
             p->rank >= hub->step->ntasks || hub->node_of_rank[p->rank] != (int64_t)node_id)
             continue;
-        snprintf(h->doing[p->rank], sizeof(h->doing[p->rank]), "%.60s", p->doing ? p->doing : "");
+        snprintf(h->doing[p->rank], sizeof(h->doing[p->rank]), "%.120s", p->doing ? p->doing : "");
         pl_stall_probed(&h->stall, (unsigned)p->rank,
                         (struct pl_stall_probe){
                             .class = class_of(p->state),

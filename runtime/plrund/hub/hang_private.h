@@ -18,8 +18,8 @@ struct pl_hub_hang {
     uv_timer_t timer;
     struct pl_stall stall;
     struct pl_slow slow;
-    bool *behind;      /* scratch of the verdict; while suspected: the ranks in question */
-    char (*doing)[64]; /* by rank, from the last probe */
+    bool *behind;       /* scratch of the verdict; while suspected: the ranks in question */
+    char (*doing)[128]; /* by rank, from the last probe */
     int64_t *cpu_ms, *idle_ms, *silent_s; /* by rank, from the probes; -1 = not known */
     enum pl_on_hang policy;
     bool suspected, seen, all, held, hinted, at_work, acted;
