@@ -79,6 +79,22 @@ int pl_run_make_attempt(
     return pl_own_folder_make(trial_fd, name, pl_own_mode(trial_fd, 0777), ret_fd, err);
 }
 
+/* -ELOOP if a folder of this name is a link: somebody has put it there. Takes no descriptor: there
+ * may be none. */
+static int check_folders(const struct pl_run *run, const char *name)
+{
+    for (const char *slash = strchr(name, '/'); slash; slash = strchr(slash + 1, '/')) {
+        _cleanup_free_ char *folder = strndup(name, (size_t)(slash - name));
+        struct stat st;
+
+        if (!folder)
+            return -ENOMEM;
+        if (fstatat(run->dir_fd, folder, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+            return -ELOOP;
+    }
+    return 0;
+}
+
 int pl_run_write_file(const struct pl_run *run,
                       const char *name,
                       const void *data,
@@ -91,7 +107,12 @@ int pl_run_write_file(const struct pl_run *run,
 
     if (run->dir_fd < 0)
         return pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir);
-    r = pl_file_write_at(run->dir_fd, name, data, len, pl_own_mode(run->dir_fd, bits), sync, err);
+    r = check_folders(run, name);
+    if (r < 0)
+        pl_error_errno(err, r, "cannot write '%s'", name);
+    else
+        r = pl_file_write_at(run->dir_fd, name, data, len, pl_own_mode(run->dir_fd, bits), sync,
+                             err);
     return r < 0 ? pl_error_wrap(err, r, "run folder '%s'", run->dir) : 0;
 }
 

@@ -4,6 +4,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/own.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
@@ -164,17 +165,20 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
 
 /* Seconds by which our clock is ahead of that of the folder's file system, perhaps another host's.
  */
-static double ahead_of_folder(const char *dir)
+static double ahead_of_folder(const struct pl_run *run, unsigned trial)
 {
-    _cleanup_free_ char *name = pl_path_join(dir, "status.json"); /* the hub's tidying knows it */
-    _cleanup_free_ char *temp = name ? pl_temp_name(name) : NULL;
-    _cleanup_close_ int fd =
-        temp ? open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -EBADF;
+    _cleanup_free_ char *path = pl_run_trial_path(run, trial, NULL);
+    _cleanup_free_ char *temp = pl_temp_name("status.json"); /* the hub's tidying knows it */
+    _cleanup_close_ int dir_fd = -EBADF, fd = -EBADF;
     struct stat st;
-    double ahead_s = fd >= 0 && fstat(fd, &st) == 0 ? pl_wall_s() - (double)st.st_mtime : 0;
+    double ahead_s = 0;
 
+    if (path && temp && pl_own_folder_open(AT_FDCWD, path, &dir_fd, NULL) == 0)
+        fd = openat(dir_fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0 && fstat(fd, &st) == 0)
+        ahead_s = pl_wall_s() - (double)st.st_mtime;
     if (fd >= 0)
-        unlink(temp);
+        unlinkat(dir_fd, temp, 0);
     return ahead_s;
 }
 
@@ -217,7 +221,7 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
     uint64_t until = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_DISK_LIMIT) * 1000000ull;
     _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
     json_t *result = pl_trial_result_of(run, trial, attempt);
-    double ahead_s = result ? 0 : ahead_of_folder(attempt_dir);
+    double ahead_s = result ? 0 : ahead_of_folder(run, trial);
 
     for (int turn = 0; !result && log; turn++) {
         struct stat st;

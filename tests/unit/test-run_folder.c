@@ -447,6 +447,29 @@ static void test_result_reserve_without_descriptors(void **state)
     assert_int_equal(pl_run_result_read(run, 0, &o, NULL, &err), 0);
 }
 
+/* A link in the place of a trial's folder leads nowhere. */
+static void test_write_through_a_link(void **state)
+{
+    static const char *const argv[] = {"./train", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("linked", argv);
+    char strange[128], link[160], room[160];
+    struct pl_error err = {0};
+
+    (void)state;
+    snprintf(strange, sizeof(strange), "%s/strange", top);
+    snprintf(room, sizeof(room), "%s/result.json.tmp", strange);
+    snprintf(link, sizeof(link), "%s/linked/trial-0000", top);
+    assert_int_equal(mkdir(strange, 0700), 0);
+    assert_int_equal(pl_file_append(room, "x", 1, 0600, NULL), 0);
+    assert_int_equal(symlink("../strange", link), 0);
+    assert_int_equal(pl_run_write_file(run, "trial-0000/status.json", "{}", 2, 0666, false, &err),
+                     -ELOOP);
+    assert_non_null(strstr(err.text, "cannot write 'trial-0000/status.json'"));
+    assert_int_equal(pl_run_result_write(run, 0, PL_TRIAL_DONE, NULL, &err), -ELOOP);
+    assert_int_equal(unlink(room), 0);
+    assert_int_equal(rmdir(strange), 0); /* nothing else is in it */
+}
+
 static void test_open_bad(void **state)
 {
     static const char *const argv[] = {"prog", NULL};
@@ -614,6 +637,7 @@ int main(void)
         cmocka_unit_test(test_result_of_an_earlier_attempt),
         cmocka_unit_test(test_result_reserve),
         cmocka_unit_test(test_result_reserve_without_descriptors),
+        cmocka_unit_test(test_write_through_a_link),
         cmocka_unit_test(test_open_bad),
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_random_values),
