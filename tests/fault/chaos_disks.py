@@ -4,10 +4,11 @@ oracle: nobody is ended or lost for that, and the verdict is what it is without 
 import contextlib
 import glob
 import os
+import signal
 import subprocess
 import time
 
-from chaos_case import BOTH, COME_S, PLACE, PLAIN_UID, SILENCE_S, fault, has, need, wait_for
+from chaos_case import BOTH, COME_S, PLACE, PLAIN_UID, SILENCE_S, fault, has, load, need, wait_for
 from chaos_world import sockets_of, whole_lines
 
 
@@ -141,6 +142,141 @@ def disk_blocks_for_good(c):
     need(not result or result["state"] == ("failed" if code else "done"), result)
     whole_lines(c)
     need(not sockets_of(c), f"sockets: {sockets_of(c)}")
+
+
+def replaced_by_link(c, trial, strange):
+    """Somebody puts a link to another folder of the same user in the place of the trial's folder."""
+    trial.rename(c.folder / "away")
+    trial.symlink_to(strange)
+    return lambda: (trial.unlink(), (c.folder / "away").rename(trial))
+
+
+def attempt_replaced_by_link(c, trial, strange):
+    attempt = trial / "attempt-0"
+    attempt.rename(c.folder / "away")
+    attempt.symlink_to(strange)
+    return lambda: (attempt.unlink(), (c.folder / "away").rename(attempt))
+
+
+def made_anew(c, trial, strange):
+    """The trial's folder is away, and another, empty one has its name."""
+    trial.rename(c.folder / "away")
+    for path in (trial, trial / "attempt-0"):
+        path.mkdir(0o755)
+        os.chown(path, PLAIN_UID, PLAIN_UID)
+    return lambda: (trial.rename(c.folder / "other"), (c.folder / "away").rename(trial))
+
+
+def forbidden(c, trial, strange):
+    trial.parent.chmod(0)
+    return lambda: trial.parent.chmod(0o755)
+
+
+def others_may_write(c, trial, strange):
+    trial.chmod(0o777)
+    return lambda: trial.chmod(0o755)
+
+
+def file_in_place(c, trial, strange):
+    """status.json and result.json are folders."""
+    (trial / "status.json").unlink(missing_ok=True)
+    for name in ("status.json", "result.json"):
+        with contextlib.suppress(FileExistsError):  # the hub may be faster
+            (trial / name).mkdir()
+            (trial / name / "full").touch()
+
+    def undo():
+        for name in ("status.json", "result.json"):
+            if (trial / name).is_dir():
+                (trial / name / "full").unlink()
+                (trial / name).rmdir()
+    return undo
+
+
+@fault(ways=BOTH, needs=("root",))
+def folder_changes(c):
+    """The run folder changes under the step, for good or for a time. The exit code is that of the ranks, a
+    result that is there is right, and nothing is written elsewhere."""
+    rank, code = c.pick(), c.random.choice((0, 0, 23))
+    change = c.random.choice((replaced_by_link, attempt_replaced_by_link, made_anew, forbidden, others_may_write,
+                              file_in_place))
+    back = c.random.random() < 0.5
+    c.plan_all("stand; reached go; seq 1 200; reached leave; echo the end >&2; exit 0\n")
+    c.plan(rank, f"stand; reached go; seq 1 200; reached leave; echo its reason >&2; exit {code}\n")
+    c.start()
+    c.ranks_there()
+    wait_for("the log", COME_S, lambda: c.load("status.json") and c.load("status.json")["state"]["state"] == "running")
+    trial, strange = c.trial(), c.folder / "strange"
+    strange.mkdir(0o755)
+    os.chown(strange, PLAIN_UID, PLAIN_UID)
+    os.chown(c.folder, PLAIN_UID, PLAIN_UID)
+    c.pause(2)
+    undo = change(c, trial, strange)
+    c.let("go")
+    c.pause(3)
+    if back:
+        undo()
+    c.pause(1)
+    c.let("leave")
+    c.end()
+    what = f"{change.__name__}, {'for a time' if back else 'for good'}"
+    if not back:
+        undo()
+    need(c.way == "plugin" or c.code == code, f"{what}: exit code {c.code}, not {code}: {c.err()}")
+    need((c.code == 0) == (code == 0), f"{what}: exit code {c.code}: {c.err()}")
+    need(not list(strange.iterdir()), f"{what}: written elsewhere: {list(strange.iterdir())}")
+    result = c.load("result.json") or load(c.folder / "other/result.json")
+    need(result or not back, f"{what}: no result: {c.err()}")
+    need(result or c.way == "plugin" or "this attempt is" in c.err(), f"{what}: no word: {c.err()}")
+    if result:
+        has(result, "state", "failed" if code else "done")
+        need(not code or (result["cause"]["rank"], result["cause"]["exit"]) == (rank, code), f"{what}: {result}")
+    if result and back:
+        need("unwritten" not in result, f"{what}: {result}")
+    whole_lines(c)
+    c.no_socket()
+    c.in_time()
+
+
+@fault(ways=BOTH, needs=("freezers",))
+def disk_blocks_and(c):
+    """Another fault while the disk does not answer: the step ends in time, whatever its verdict, and nothing of
+    it is left once the disk answers."""
+    disk = on_a_freezer(c)
+    c.env["PLUME_DISK_LIMIT"] = "3"
+    c.plan_all("stand; exec tail -f /dev/null\n")
+    c.start()
+    there = c.ranks_there()
+    wait_for("the log", COME_S, lambda: c.load("status.json") and c.load("status.json")["state"]["state"] == "running")
+    freeze(disk)
+    c.pause(3)
+    second = c.random.choice(("rank", "daemon", "hub", "cancel", "interrupt"))
+    rank = c.pick()
+    if second == "rank":
+        os.kill(there[rank][0], signal.SIGKILL)
+    elif second == "daemon":
+        os.kill(c.daemon_of(there, c.nodes - 1), signal.SIGKILL)
+    elif second == "hub":
+        os.kill(c.daemon_of(there, 0), signal.SIGKILL)
+    elif second == "cancel":
+        subprocess.run(["scancel", c.job], check=True, timeout=60)
+    else:
+        c.srun.send_signal(signal.SIGINT)
+        c.pause(0.3)
+        c.srun.send_signal(signal.SIGINT)
+    c.pause(10)
+    thaw(disk)
+    if second in ("cancel", "interrupt"):
+        c.slurm_killed_all()
+    c.end()
+    # of what SIGKILL does not end srun says that it has waited long enough, and ends with 0
+    need(c.code != 0 or second == "interrupt" and "Timed out waiting" in c.err(), f"{second}: exit code 0")
+    result = c.load("result.json")
+    need(not result or result["state"] != "done", f"{second}: {result}")
+    if result and second == "rank":
+        has(result["cause"], "rank", rank)
+        has(result["cause"], "signal", 9)
+    whole_lines(c)
 
 
 @contextlib.contextmanager
