@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "common/base/log.h"
 #include "common/base/signals.h"
 #include "runtime/engine/checkpoint/checkpoint_parts.h"
 #include "runtime/engine/checkpoint/checkpoint_place.h"
@@ -13,6 +14,7 @@ struct pl_ckpt_writer {
     pthread_cond_t changed;
     pthread_t thread;
     bool started, quit;
+    bool alone;            /* no thread can be started */
     bool waiting, running; /* a job is in `next`; a job is being written */
     struct pl_ckpt_job next;
     struct pl_error error; /* the first error that was not returned yet */
@@ -140,12 +142,17 @@ int pl_ckpt_writer_submit(struct pl_ckpt_writer *writer,
     while (writer->waiting)
         pthread_cond_wait(&writer->changed, &writer->lock);
     r = take_error(writer, err);
-    if (r == 0 && !writer->started) {
-        r = start(writer);
-        if (r < 0)
-            pl_error_errno(err, r, "cannot start a thread to write checkpoints");
+    if (r == 0 && !writer->started && !writer->alone && (r = start(writer)) < 0) {
+        pl_log_warn("train",
+                    "no thread can be started to write checkpoints (ulimit -v or -u is too small): "
+                    "training waits for them: %s",
+                    strerror(-r));
+        writer->alone = true;
+        r = 0;
     }
-    if (r == 0) {
+    if (r == 0 && writer->alone) {
+        r = pl_ckpt_job_run(job, err);
+    } else if (r == 0) {
         writer->next = *job;
         writer->waiting = true;
         *job = (struct pl_ckpt_job){0};

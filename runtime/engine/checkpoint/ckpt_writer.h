@@ -17,7 +17,8 @@ struct pl_ckpt_job {
     char *remove; /* a file to remove once the new one is safe; NULL = none */
 };
 
-/* The first job starts the thread. -ENOMEM. */
+/* The first job starts the thread. If none can be started, submit() warns once, writes itself and
+ * returns the error of its own job. -ENOMEM. */
 int pl_ckpt_writer_create(struct pl_ckpt_writer **ret, struct pl_error *err);
 
 /* Takes ownership of the job, also on failure, and zeroes it. Returns the error of an earlier job,

@@ -7,6 +7,7 @@
 #include "tests/unit/engine/checkpoint/checkpoint_dir.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -276,6 +277,34 @@ static void test_writer_writes_in_order(void **state)
     assert_true(first_of(last) == 5);
 }
 
+/* No memory for a thread's stack, as with a low ulimit -v. */
+static void test_without_a_thread_the_caller_writes(void **state)
+{
+    _cleanup_(pl_ckpt_writer_destroyp) struct pl_ckpt_writer *w = NULL;
+    struct pl_ckpt_job job = {0};
+    pthread_attr_t before, large;
+
+    assert_int_equal(pthread_getattr_default_np(&before), 0);
+    assert_int_equal(pthread_attr_init(&large), 0);
+    assert_int_equal(pthread_attr_setstacksize(&large, (size_t)1 << 46), 0);
+    assert_int_equal(pthread_setattr_default_np(&large), 0);
+    assert_int_equal(pl_ckpt_writer_create(&w, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        make(&job.checkpoint, (float)i);
+        job.path = in_dir("alone.ckpt");
+        assert_int_equal(pl_ckpt_writer_submit(w, &job, NULL), 0);
+        assert_null(job.path);
+        assert_true(is_there("alone.ckpt")); /* already */
+    }
+    assert_int_equal(pl_ckpt_writer_flush(w, NULL), 0);
+    make(&job.checkpoint, 0);
+    job.path = strdup("/nonexistent/x.ckpt");
+    assert_int_equal(pl_ckpt_writer_submit(w, &job, NULL), -ENOENT);
+    assert_int_equal(pthread_setattr_default_np(&before), 0);
+    pthread_attr_destroy(&large);
+    pthread_attr_destroy(&before);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_an_interrupted_write_leaves_the_old_file),
         cmocka_unit_test(test_a_folder_has_one_run),
         cmocka_unit_test(test_writer_writes_in_order),
+        cmocka_unit_test(test_without_a_thread_the_caller_writes),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
