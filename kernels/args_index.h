@@ -67,12 +67,70 @@ struct pl_one_hot_args {
     void *y;
 };
 
+/* Operations of whole numbers. Modules have the numbers (plume/ops_whole.h): new ones are appended
+ * after the first five, or after the rest. */
+enum pl_whole {
+    PL_WHOLE_ADD,
+    PL_WHOLE_SUB,
+    PL_WHOLE_MUL,
+    PL_WHOLE_DIV, /* rounded down */
+    PL_WHOLE_MOD, /* of the sign of b */
+    PL_WHOLE_LT,  /* the first whose result is a real number: 1 or 0 */
+    PL_WHOLE_LE,
+    PL_WHOLE_EQ,
+    PL_WHOLE_NE,
+    PL_WHOLE_VALUE, /* a itself; b is not used */
+};
+
+/* y[i] = a[i] op b[i % m], of 32 bits, n elements; m divides n. From PL_WHOLE_LT on `real` instead
+ * of y. What exceeds 32 bits loses the upper ones. By 0: INT32_MIN, which is no index. Exact. */
+struct pl_whole_args {
+    size_t n, m;
+    enum pl_whole op;
+    const int32_t *a, *b;
+    int32_t *y;
+    void *real;
+};
+
+PL_ANYWHERE static inline int32_t pl_whole_number(enum pl_whole op, int32_t a, int32_t b)
+{
+    int64_t x = a, quotient, rest;
+
+    if (op == PL_WHOLE_ADD)
+        return (int32_t)(uint32_t)(x + b);
+    if (op == PL_WHOLE_SUB)
+        return (int32_t)(uint32_t)(x - b);
+    if (op == PL_WHOLE_MUL)
+        return (int32_t)(uint32_t)(x * b);
+    if (b == 0)
+        return INT32_MIN;
+    quotient = x / b;
+    rest = x % b;
+    if (rest != 0 && (rest < 0) != (b < 0)) {
+        quotient--;
+        rest += b;
+    }
+    return (int32_t)(uint32_t)(op == PL_WHOLE_DIV ? quotient : rest);
+}
+
+PL_ANYWHERE static inline double pl_whole_value(enum pl_whole op, int32_t a, int32_t b)
+{
+    if (op == PL_WHOLE_LT)
+        return a < b;
+    if (op == PL_WHOLE_LE)
+        return a <= b;
+    if (op == PL_WHOLE_EQ)
+        return a == b;
+    return op == PL_WHOLE_NE ? a != b : a;
+}
+
 /* X(function, struct of arguments) */
 #define PL_KERNEL_LIST_INDEX(X)                                                                    \
     X(gather_forward, gather)                                                                      \
     X(gather_backward, gather)                                                                     \
     X(top, top)                                                                                    \
     X(cumsum, cumsum)                                                                              \
-    X(one_hot, one_hot)
+    X(one_hot, one_hot)                                                                            \
+    X(whole, whole)
 
 #endif

@@ -96,6 +96,7 @@ enum plume_op {
     PLUME_OP_EXPAND,
     PLUME_OP_GRU,
     PLUME_OP_SCATTER_ADD,
+    PLUME_OP_WHOLE,
 };
 
 /* An op's numbers; the op's function defines their meaning. */

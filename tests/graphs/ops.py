@@ -269,6 +269,41 @@ def pad(g):
     return g.call("pad", [x], [d, a, b, v], lambda t: F.pad(t, [0] * behind + [a, b], value=v))
 
 
+# -- whole numbers
+def whole(name, f):
+    def make(g):
+        ints = [("call", i) for i, v in enumerate(g.values) if not v.dtype.is_floating_point]
+        a = g.rnd.choice(ints) if ints and g.rnd.random() < 0.6 else g.leaf(g.shape(), "int", 20)
+        shape = list(g.value(a).shape)
+        if g.rnd.random() < 0.3 and len(shape) > 1:  # a view
+            order = g.rnd.sample(range(len(shape)), len(shape))
+            a = g.call("permute", [a], order, lambda t: t.permute(order))
+            shape = list(g.value(a).shape)
+        if name == "whole_to_real":
+            return g.call(name, [a], [], f)
+        b = g.leaf(g.rnd.choice([shape, shape[g.rnd.randrange(len(shape)):], [1]]), "int", 9)
+        g.leaves[b[1]].sub_(4)
+        if name in ("whole_div", "whole_mod"):
+            g.leaves[b[1]][g.leaves[b[1]] == 0] = 3
+        if g.value(a).abs().max() > 2 ** 26:
+            raise Unfit
+        return g.call(name, [a, b], [], f)
+
+    OPS[name] = make
+
+
+whole("whole_add", torch.add)
+whole("whole_sub", torch.sub)
+whole("whole_mul", torch.mul)
+whole("whole_div", torch.floor_divide)
+whole("whole_mod", torch.remainder)
+whole("whole_lt", lambda a, b: (a < b).double())
+whole("whole_le", lambda a, b: (a <= b).double())
+whole("whole_eq", lambda a, b: (a == b).double())
+whole("whole_ne", lambda a, b: (a != b).double())
+whole("whole_to_real", lambda a: a.double())
+
+
 @op
 def stack(g):
     x = g.any(1, 4)

@@ -14,6 +14,7 @@
 #include "plume/ops_nn.h"
 #include "plume/ops_rnn.h"
 #include "plume/ops_shape.h"
+#include "plume/ops_whole.h"
 #include "runtime/engine/ops/ops.h"
 #include "tests/graphs/on_xla.h"
 #include "tests/lib/on_device.h"
@@ -267,10 +268,25 @@ static plume_tensor *of_images(struct run *run, const struct call *c)
     return NULL;
 }
 
+static plume_tensor *of_whole_numbers(struct run *run, const struct call *c)
+{
+    OP("whole_add", plume_whole_add(PL, IN(0), IN(1)));
+    OP("whole_sub", plume_whole_sub(PL, IN(0), IN(1)));
+    OP("whole_mul", plume_whole_mul(PL, IN(0), IN(1)));
+    OP("whole_div", plume_whole_div(PL, IN(0), IN(1)));
+    OP("whole_mod", plume_whole_mod(PL, IN(0), IN(1)));
+    OP("whole_lt", plume_whole_lt(PL, IN(0), IN(1)));
+    OP("whole_le", plume_whole_le(PL, IN(0), IN(1)));
+    OP("whole_eq", plume_whole_eq(PL, IN(0), IN(1)));
+    OP("whole_ne", plume_whole_ne(PL, IN(0), IN(1)));
+    OP("whole_to_real", plume_whole_to_real(PL, IN(0)));
+    return NULL;
+}
+
 static plume_tensor *call_op(struct run *run, const struct call *c)
 {
-    plume_tensor *(*const groups[])(struct run *, const struct call *) = {of_elements, of_shapes,
-                                                                          of_layers, of_images};
+    plume_tensor *(*const groups[])(struct run *, const struct call *) = {
+        of_elements, of_shapes, of_layers, of_images, of_whole_numbers};
     plume_tensor *ret = NULL;
 
     for (size_t i = 0; i < PL_COUNT(groups) && !ret; i++)

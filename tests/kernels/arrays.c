@@ -407,6 +407,11 @@ ARRAYS_DECLARE(one_hot)
     RAW(labels, a->rows, NULL), OUT(y, a->rows * a->classes, "one_hot", false);
 }
 
+ARRAYS_DECLARE(whole)
+{
+    RAW(a, a->n, NULL), RAW(b, a->m, NULL), RAW(y, a->n, "whole"), OUT(real, a->n, "whole", false);
+}
+
 #define UPDATE()                                                                                   \
     IN(update.grad, a->update.n);                                                                  \
     KEPT(update.param, a->update.n);                                                               \

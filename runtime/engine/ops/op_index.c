@@ -355,6 +355,58 @@ int pl_build_one_hot(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
+/* whole: attr.i[0] is the operation, of the kernel's numbers */
+
+static void whole_forward(const struct pl_call *c)
+{
+    bool real = c->attr->i[0] >= PL_WHOLE_LT;
+
+    c->k->whole(&(struct pl_whole_args){.n = c->node->out->count,
+                                        .m = c->node->in[1]->count,
+                                        .op = (enum pl_whole)c->attr->i[0],
+                                        .a = c->in[0],
+                                        .b = c->in[1],
+                                        .y = real ? NULL : c->out,
+                                        .real = real ? c->out : NULL});
+}
+
+static const struct pl_op op_whole = {
+    .name = "whole",
+    .cast = PL_CAST_NONE,
+    .no_grad = true,
+    .forward = whole_forward,
+};
+
+/* True if b's shape is the end of a's, or b has one element. */
+static bool ends_with(const plume_tensor *a, const plume_tensor *b)
+{
+    for (size_t d = 1; d <= b->rank && b->count != 1; d++)
+        if (d > a->rank || a->shape[a->rank - d] != b->shape[b->rank - d])
+            return false;
+    return true;
+}
+
+int pl_build_whole(struct pl_tape *tape,
+                   const struct pl_op_request *req,
+                   plume_tensor **ret,
+                   struct pl_error *err)
+{
+    const plume_tensor *a = req->in[0], *b = req->in[1];
+    struct pl_apply what = pl_op_like(&op_whole, req, a);
+    int64_t op = req->args.i[0];
+
+    if (op < PL_WHOLE_ADD || op > PL_WHOLE_VALUE)
+        return pl_error_set(err, -EINVAL, "%s: unknown operation %lld", req->name, (long long)op);
+    if (a->dtype != PLUME_I32 || b->dtype != PLUME_I32 || a->count == 0 || b->count == 0)
+        return pl_op_refuse(req, "needs numbers of i32", err);
+    if (!ends_with(a, b))
+        return pl_op_refuse(req, "the second's shape must be the end of the first's, or one number",
+                            err);
+    what.dtype = op < PL_WHOLE_LT ? PLUME_I32 : pl_op_real_of(tape);
+    what.attr.i[0] = op;
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
 bool pl_op_labels_of_index(const struct pl_node *node, struct pl_op_labels *ret)
 {
     if (node->op == &op_gather || node->op == &op_scatter)

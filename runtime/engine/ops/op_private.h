@@ -27,7 +27,7 @@ pl_op_build pl_build_conv2d, pl_build_pool2d, pl_build_batchnorm, pl_build_atten
 pl_op_build pl_build_expand;                              /* op_broadcast.c */
 pl_op_build pl_build_map, pl_build_choose, pl_build_full; /* op_map.c */
 
-pl_op_build pl_build_scatter;                                                 /* op_index.c */
+pl_op_build pl_build_scatter, pl_build_whole;                                 /* op_index.c */
 pl_op_build pl_build_gather, pl_build_top, pl_build_cumsum, pl_build_one_hot; /* op_index.c */
 pl_op_build pl_build_conv, pl_build_conv_transpose, pl_build_resample;        /* op_conv.c */
 pl_op_build pl_build_random, pl_build_rotary;                                 /* op_random.c */

@@ -46,6 +46,7 @@ static const struct {
     [PLUME_OP_EXPAND] = {"expand", 1, 1, pl_build_expand},
     [PLUME_OP_GRU] = {"gru", 2, 4, pl_build_gru},
     [PLUME_OP_SCATTER_ADD] = {"scatter_add", 3, 3, pl_build_scatter},
+    [PLUME_OP_WHOLE] = {"an operation of whole numbers", 2, 2, pl_build_whole},
     [PLUME_OP_DETACH] = {"detach", 1, 1, pl_build_detach},
 };
 

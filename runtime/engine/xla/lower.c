@@ -48,6 +48,7 @@ static const struct {
     {"gather", pl_lower_gather_forward, pl_lower_gather_backward},
     {"scatter_add", pl_lower_scatter_forward, pl_lower_scatter_backward},
     {"top", pl_lower_top_forward, NULL},
+    {"whole", pl_lower_whole_forward, NULL},
     {"cumsum", pl_lower_cumsum_forward, pl_lower_cumsum_backward},
     {"one_hot", pl_lower_one_hot_forward, NULL},
     {"unfold", pl_lower_unfold_forward, pl_lower_unfold_backward},

@@ -260,3 +260,49 @@ void pl_lower_one_hot_forward(struct pl_lower *l, size_t i)
     pl_lower_set(l, i,
                  pl_hlo_select(h, pl_hlo_along(h, good, 0, y), y, pl_hlo_fill_like(h, y, NAN)));
 }
+
+/* ---- whole: attr.i[0] is the operation (pl_whole) ---- */
+
+/* Rounded down, or the rest of that, as Python's; INT32_MIN by 0. The compiler's are rounded to
+ * zero, and open by 0 and for INT32_MIN by -1. */
+static struct pl_hlo_value
+divided(struct pl_hlo *h, struct pl_hlo_value a, struct pl_hlo_value b, bool rest)
+{
+    struct pl_hlo_value zero = pl_hlo_fill_like(h, a, 0), one = pl_hlo_fill_like(h, a, 1), q, r;
+    struct pl_hlo_value none = pl_hlo_compare(h, "EQ", b, zero), other, minus;
+
+    minus = pl_hlo_compare(h, "EQ", b, pl_hlo_fill_like(h, a, -1));
+    q = pl_hlo_two(h, "divide", a, pl_hlo_select(h, pl_hlo_two(h, "or", none, minus), one, b));
+    q = pl_hlo_select(h, minus, pl_hlo_two(h, "subtract", zero, a), q);
+    r = pl_hlo_two(h, "subtract", a, pl_hlo_two(h, "multiply", q, b));
+    other =
+        pl_hlo_two(h, "xor", pl_hlo_compare(h, "LT", r, zero), pl_hlo_compare(h, "LT", b, zero));
+    other = pl_hlo_two(h, "and", other, pl_hlo_compare(h, "NE", r, zero));
+    q = pl_hlo_select(h, other, pl_hlo_two(h, "subtract", q, one), q);
+    r = pl_hlo_select(h, other, pl_hlo_two(h, "add", r, b), r);
+    return pl_hlo_select(h, none, pl_hlo_fill_like(h, a, INT32_MIN), rest ? r : q);
+}
+
+void pl_lower_whole_forward(struct pl_lower *l, size_t i)
+{
+    static const char *const names[] = {
+        [PL_WHOLE_ADD] = "add", [PL_WHOLE_SUB] = "subtract", [PL_WHOLE_MUL] = "multiply",
+        [PL_WHOLE_LT] = "LT",   [PL_WHOLE_LE] = "LE",        [PL_WHOLE_EQ] = "EQ",
+        [PL_WHOLE_NE] = "NE"};
+    const struct pl_node *node = pl_lower_node(l, i);
+    enum pl_whole op = (enum pl_whole)node->attr.i[0];
+    struct pl_hlo *h = l->h;
+    size_t m = node->in[1]->count, shape[] = {node->out->count / m, m};
+    struct pl_hlo_value a = pl_hlo_reshape(h, pl_lower_in(l, i, 0), 2, shape), y;
+    struct pl_hlo_value b = pl_hlo_along(h, pl_hlo_reshape(h, pl_lower_in(l, i, 1), 1, &m), 1, a);
+
+    if (op == PL_WHOLE_VALUE)
+        y = pl_hlo_convert(h, a, "f32");
+    else if (op >= PL_WHOLE_LT)
+        y = pl_hlo_convert(h, pl_hlo_compare(h, names[op], a, b), "f32");
+    else if (op >= PL_WHOLE_DIV)
+        y = divided(h, a, b, op == PL_WHOLE_MOD);
+    else
+        y = pl_hlo_two(h, names[op], a, b);
+    pl_lower_set(l, i, y);
+}

@@ -49,8 +49,8 @@ PL_LOWER_OP(rotary);
 PL_LOWER_OP(gru);
 PL_LOWER_OP(scatter);
 PL_LOWER_OP(lstm);
-pl_lower_forward_fn pl_lower_correct_forward, pl_lower_arange_forward, pl_lower_full_forward,
-    pl_lower_top_forward, pl_lower_one_hot_forward, pl_lower_random_forward;
+pl_lower_forward_fn pl_lower_correct_forward, pl_lower_whole_forward, pl_lower_arange_forward,
+    pl_lower_full_forward, pl_lower_top_forward, pl_lower_one_hot_forward, pl_lower_random_forward;
 
 #undef PL_LOWER_OP
 

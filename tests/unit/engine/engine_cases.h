@@ -233,6 +233,9 @@ static plume_tensor *f_index(struct net *net)
     z = OP(PLUME_OP_GATHER, ARGS({2, 1}, {0}), z, last);        /* the other way round */
     src = z;                                                    /* has another use, too */
     z = OP(PLUME_OP_SCATTER_ADD, ARGS({1}, {0}), c, most, src); /* [2, 3, 4] */
+    last = OP(PLUME_OP_WHOLE, ARGS({4}, {0}), last,
+              op(net, PLUME_OP_RANGE, 0, NULL,
+                 (struct plume_op_args)ARGS({1, 3, 1}, {0}))); /* 0, 2, 1, 0 */
     z = OP(PLUME_OP_SCATTER_ADD, ARGS({2, 1}, {0}), z, last, z);
     a = OP(PLUME_OP_SCATTER_ADD, ARGS({0, 1}, {0}), a, last, a);
     sum = OP(PLUME_OP_BINARY, NONE, weigh(net, sum),

@@ -7,7 +7,7 @@
 _Static_assert(PLUME_OP_LINEAR == 1 && PLUME_OP_CAT == 9 && PLUME_OP_LAYERNORM == 15 &&
                    PLUME_OP_EMBEDDING == 18 && PLUME_OP_ATTENTION == 22 && PLUME_OP_FULL == 26 &&
                    PLUME_OP_ONE_HOT == 30 && PLUME_OP_RANDOM == 35 && PLUME_OP_LSTM == 36 &&
-                   PLUME_OP_DETACH == 37 && PLUME_OP_SCATTER_ADD == 41,
+                   PLUME_OP_DETACH == 37 && PLUME_OP_WHOLE == 42,
                "ops keep their numbers");
 _Static_assert(sizeof(struct plume_op_args) == 80 && offsetof(struct plume_op_args, f) == 64,
                "the numbers of an op keep their places");
@@ -477,6 +477,16 @@ static void test_shapes_that_ops_refuse(void **state)
          {0, 4, 0},
          {{2}, {0}},
          "scatter_add: there is no dimension 2 among 2"},
+        {PLUME_OP_WHOLE,
+         2,
+         {4, 0},
+         {{0}, {0}},
+         "an operation of whole numbers: needs numbers of i32: i32[4], f64[4, 6]"},
+        {PLUME_OP_WHOLE,
+         2,
+         {4, 4},
+         {{10}, {0}},
+         "an operation of whole numbers: unknown operation 10"},
         {PLUME_OP_CUMSUM, 1, {4}, {{0}, {0}}, "cumsum: needs real numbers: i32[4]"},
         {PLUME_OP_CUMSUM, 1, {0}, {{5}, {0}}, "cumsum: there is no dimension 5 among 2"},
         {PLUME_OP_ONE_HOT, 1, {4}, {{0}, {0}}, "one_hot: 0 is not a number of classes"},
@@ -506,6 +516,38 @@ static void test_shapes_that_ops_refuse(void **state)
     }
     assert_int_equal(net.tape.n, 0);
     finish(&net);
+}
+
+/* The second is repeated along the first's leading dimensions, and in no other way. */
+static void test_whole_numbers_are_repeated_from_the_front(void **state)
+{
+    static const struct {
+        int64_t rank, n[2];
+        bool fits;
+    } seconds[] = {{1, {1}, true},  {1, {4}, true},     {2, {3, 4}, true},  {1, {3}, false},
+                   {1, {2}, false}, {2, {3, 1}, false}, {2, {1, 4}, false}, {1, {12}, false}};
+
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT(seconds); i++) {
+        struct net n, *net = &n;
+        struct plume_op_args args = {{1, 0, 0}, {0}}, shape = {{seconds[i].rank}, {0}};
+        plume_tensor *in[2], *y = NULL;
+
+        make(&n, PL_REAL_F64);
+        pl_tape_begin(&n.tape);
+        args.i[0] = 12;
+        in[0] = op(net, PLUME_OP_RANGE, 0, NULL, args);
+        in[0] = OP(PLUME_OP_RESHAPE, ARGS({2, 3, 4}, {0}), in[0]);
+        args.i[0] = seconds[i].n[0] * PL_MAX(seconds[i].n[1], 1);
+        in[1] = op(net, PLUME_OP_RANGE, 0, NULL, args);
+        shape.i[1] = seconds[i].n[0];
+        shape.i[2] = seconds[i].n[1];
+        in[1] = op(net, PLUME_OP_RESHAPE, 1, &in[1], shape);
+        assert_int_equal(pl_op_call(&n.tape, PLUME_OP_WHOLE, in, 2, NULL, &y, NULL),
+                         seconds[i].fits ? 0 : -EINVAL);
+        pl_tape_end(&n.tape);
+        finish(&n);
+    }
 }
 
 /* A batch's labels out of range are named, for each op that reads labels; those that the op skips
@@ -623,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_numbers_belong_to_each_other),
         cmocka_unit_test(test_shapes_that_ops_refuse),
         cmocka_unit_test(test_labels_out_of_range_are_named),
+        cmocka_unit_test(test_whole_numbers_are_repeated_from_the_front),
         cmocka_unit_test(test_plan_reuses_memory),
         cmocka_unit_test(test_no_probabilities_are_kept_on_a_device),
     };
