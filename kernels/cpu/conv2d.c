@@ -31,7 +31,7 @@ static struct conv conv_of(const struct pl_conv2d_args *a, size_t images)
 
     c.winograd = pl_winograd_fits(a);
     if (c.winograd)
-        c.tiles = PL_CPU(winograd)(a, images);
+        c.tiles = PL_CPU(winograd)(a, images, false);
     c.x = pl_padded(a->in, a->height, a->width, a->pad_h, a->pad_w);
     c.direct = a->stride_h == 1 && a->stride_w == 1 && c.x.plane * a->in < UINT32_MAX;
     c.direct_dx = c.direct && a->pad_h < a->kernel_h && a->pad_w < a->kernel_w;
@@ -127,7 +127,7 @@ void PL_CPU(conv2d_forward)(const struct pl_conv2d_args *a)
     if (c.oh == 0 || c.ow == 0)
         return;
     if (pl_conv_batch_fits(a)) {
-        if (!PL_CPU(batch_forward)(a))
+        if (!PL_CPU(winograd_batch_forward)(a) && !PL_CPU(batch_forward)(a))
             nan_fill(a->y, a->batch * a->out * c.oh * c.ow);
         return;
     }
@@ -180,35 +180,6 @@ static void pack_turned(const struct pl_conv2d_args *a, float *to)
             for (size_t t = 0; t < taps; t++)
                 to[c / PL_MR * PL_MR * k + (o * taps + t) * PL_MR + c % PL_MR] =
                     w[(o * a->in + c) * taps + taps - 1 - t];
-}
-
-/* dz of the channels [first, first + count) of an image, dense; their sums are added to db. */
-static void mask(const struct conv *c, size_t n, size_t first, size_t count, float *dz, float *db)
-{
-    const struct pl_conv2d_args *a = c->a;
-    size_t plane = c->oh * c->ow, at = (n * a->out + first) * plane;
-    const float *y = (const float *)a->y + at, *dy = (const float *)a->dy + at;
-
-    for (size_t o = first; o < first + count; o++, y += plane, dy += plane, dz += plane) {
-        float sums[PL_LANES], sum = 0;
-        pl_vec lanes = {0};
-        size_t p = 0;
-
-        for (; p + PL_LANES <= plane; p += PL_LANES) {
-            pl_vec d = pl_load(dy + p);
-
-            if (a->relu)
-                d = (pl_vec)((pl_mask)d & ~(pl_mask)(pl_load(y + p) <= 0));
-            lanes += d;
-            pl_store(dz + p, d);
-        }
-        for (; p < plane; p++)
-            sum += dz[p] = a->relu && y[p] <= 0 ? 0 : dy[p];
-        pl_store(sums, lanes);
-        for (size_t l = 0; l < PL_LANES; l++)
-            sum += sums[l];
-        db[o] += sum;
-    }
 }
 
 /* Offsets in a thread's scratch, in floats; tiles, sums: of winograd. */
@@ -301,7 +272,7 @@ static void winograd_group(
         for (size_t o = 0; o < a->out; o += PL_LANES) {
             size_t count = PL_MIN(a->out - o, (size_t)PL_LANES);
 
-            mask(c, begin + i, o, count, at + l->dz_dense, db);
+            PL_CPU(conv_dz)(a, begin + i, o, count, at + l->dz_dense, db);
             PL_CPU(winograd_take_dz)(&c->tiles, i, o, count, at + l->dz_dense, at + l->tiles);
         }
     PL_CPU(winograd_backward)
@@ -336,7 +307,7 @@ static void backward_images(void *ctx, size_t begin, size_t end)
         return;
     }
     for (size_t n = begin; n < end; n++) {
-        mask(c, n, 0, a->out, at + l.dz_dense, db);
+        PL_CPU(conv_dz)(a, n, 0, a->out, at + l.dz_dense, db);
         if (a->dw)
             image_dw(c, &l, n, at, dw);
         if (a->dx)
@@ -368,7 +339,7 @@ void PL_CPU(conv2d_backward)(const struct pl_conv2d_args *a)
         pl_kernels_ref(PL_REAL_F32)->conv2d_backward(a);
         return;
     }
-    if (pl_conv_batch_fits(a) && PL_CPU(batch_backward)(a))
+    if (pl_conv_batch_fits(a) && (PL_CPU(winograd_batch_backward)(a) || PL_CPU(batch_backward)(a)))
         return;
     c.part = part;
     parts = (a->batch + part - 1) / part;

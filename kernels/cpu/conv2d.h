@@ -73,6 +73,10 @@ void PL_CPU(direct_dw)(const struct pl_padded *image,
                        const float *dz,
                        float *dw);
 
+/* dz of the channels [first, first + count) of image n, dense; their sums are added to db. */
+void PL_CPU(conv_dz)(
+    const struct pl_conv2d_args *a, size_t n, size_t first, size_t count, float *dz, float *db);
+
 /* columns [in * kernel_h * kernel_w, windows] of an image, and the inverse, which adds to dx. */
 void PL_CPU(to_columns)(const struct pl_conv2d_args *a, const float *x, float *columns);
 void PL_CPU(from_columns)(const struct pl_conv2d_args *a, const float *columns, float *dx);

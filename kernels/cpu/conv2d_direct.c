@@ -20,6 +20,36 @@ void PL_CPU(pad)(const struct pl_padded *p, const float *from, const float *y, f
     }
 }
 
+void PL_CPU(conv_dz)(
+    const struct pl_conv2d_args *a, size_t n, size_t first, size_t count, float *dz, float *db)
+{
+    size_t plane = pl_conv_size(a->height, a->kernel_h, a->stride_h, a->pad_h) *
+                   pl_conv_size(a->width, a->kernel_w, a->stride_w, a->pad_w);
+    size_t at = (n * a->out + first) * plane;
+    const float *y = (const float *)a->y + at, *dy = (const float *)a->dy + at;
+
+    for (size_t o = first; o < first + count; o++, y += plane, dy += plane, dz += plane) {
+        float sums[PL_LANES], sum = 0;
+        pl_vec lanes = {0};
+        size_t p = 0;
+
+        for (; p + PL_LANES <= plane; p += PL_LANES) {
+            pl_vec d = pl_load(dy + p);
+
+            if (a->relu)
+                d = (pl_vec)((pl_mask)d & ~(pl_mask)(pl_load(y + p) <= 0));
+            lanes += d;
+            pl_store(dz + p, d);
+        }
+        for (; p < plane; p++)
+            sum += dz[p] = a->relu && y[p] <= 0 ? 0 : dy[p];
+        pl_store(sums, lanes);
+        for (size_t l = 0; l < PL_LANES; l++)
+            sum += sums[l];
+        db[o] += sum;
+    }
+}
+
 void PL_CPU(taps)(const struct pl_padded *p, size_t kernel_h, size_t kernel_w, uint32_t *to)
 {
     for (size_t c = 0; c < p->channels; c++)

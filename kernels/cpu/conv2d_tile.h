@@ -165,4 +165,13 @@ PL_TILE_INLINE pl_tile_both(void (*const transform)(const size_t m, const pl_vec
         transform(m, half[r], to[r]);
 }
 
+/* Calls f with the size of w's tiles as a constant. */
+#define PL_TILE_SIZE(w, f, ...)                                                                    \
+    do {                                                                                           \
+        if ((w)->m == 4)                                                                           \
+            f(4, w, __VA_ARGS__);                                                                  \
+        else                                                                                       \
+            f(2, w, __VA_ARGS__);                                                                  \
+    } while (0)
+
 #endif

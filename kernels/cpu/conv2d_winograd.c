@@ -49,7 +49,7 @@ static size_t choose_m(const struct pl_winograd *w)
     return fewer && 36 * w->a->in * w->out <= WEIGHTS_FLOATS ? 4 : 2;
 }
 
-struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t images)
+struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t images, bool whole)
 {
     struct pl_winograd w = {.a = a, .in = row_of(a->in), .out = row_of(a->out)};
     size_t tiles;
@@ -61,8 +61,10 @@ struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t image
     w.products = w.side * w.side;
     w.th = (w.oh + w.m - 1) / w.m;
     w.tw = (w.ow + w.m - 1) / w.m;
-    w.images = PL_MAX(PL_MIN(BLOCK_TILES / (w.th * w.tw), images), (size_t)1);
+    w.images = PL_MAX(PL_MIN(whole ? images : BLOCK_TILES / (w.th * w.tw), images), (size_t)1);
     w.rows = PL_MIN(PL_MAX(BLOCK_TILES / w.tw, (size_t)1), w.images * w.th);
+    if (whole)
+        w.rows = w.images * w.th;
     tiles = pl_round_up(w.rows * w.tw, (size_t)PL_MR) + 1; /* odd, for the cache's sets */
     w.x_step = tiles * w.in;
     w.y_step = tiles * w.out;
@@ -72,51 +74,6 @@ struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t image
     w.turned_size = w.products * a->out * w.in;
     w.dw_size = w.products * pl_round_up(a->out, (size_t)PL_MR) * w.in;
     return w;
-}
-
-/* Calls f with the tile's size as a constant. */
-#define WITH_SIZE(w, f, ...)                                                                       \
-    do {                                                                                           \
-        if ((w)->m == 4)                                                                           \
-            f(4, w, __VA_ARGS__);                                                                  \
-        else                                                                                       \
-            f(2, w, __VA_ARGS__);                                                                  \
-    } while (0)
-
-/* Element (row k, column n) of factors as panels of PL_NR columns of `rows` rows. */
-static size_t panel_at(size_t rows, size_t k, size_t n)
-{
-    return (n / PL_NR * rows + k) * PL_NR + n % PL_NR;
-}
-
-PL_TILE_INLINE spread_weights(const size_t m, const struct pl_winograd *w, bool turned, float *to)
-{
-    const struct pl_conv2d_args *a = w->a;
-    size_t rows = turned ? a->out : a->in, columns = turned ? a->in : a->out;
-    size_t step = (turned ? w->turned_size : w->w_size) / w->products;
-
-    for (size_t n = 0; n < pl_round_up(columns, (size_t)PL_NR); n += PL_LANES) {
-        for (size_t k = 0; k < rows; k++) {
-            float g[9][PL_LANES] = {{0}}, *at = to + panel_at(rows, k, n);
-            pl_vec u[PL_SIDE][PL_SIDE];
-
-            for (size_t l = 0; l < PL_LANES && n + l < columns; l++) {
-                size_t kernel = turned ? k * a->in + n + l : (n + l) * a->in + k;
-
-                for (size_t t = 0; t < 9; t++)
-                    g[t][l] = ((const float *)a->w)[kernel * 9 + t];
-            }
-            pl_tile_both(pl_tile_w, m, 3, m + 2, g[0], (size_t)3 * PL_LANES, PL_LANES, u);
-            for (size_t r = 0; r < m + 2; r++)
-                for (size_t s = 0; s < m + 2; s++, at += step)
-                    pl_store(at, u[r][s]);
-        }
-    }
-}
-
-void PL_CPU(winograd_weights)(const struct pl_winograd *w, bool turned, float *to)
-{
-    WITH_SIZE(w, spread_weights, turned, to);
 }
 
 /* An image between [channels, height, width] and [.., .., row], where rows are `pitch` pixels
@@ -342,18 +299,8 @@ PL_TILE_INLINE block_dx(const size_t m,
     }
 }
 
-/* C [m, n] = A [m, k] B or, with `add`, += A' [m, k] B. Rows of A and B are a_row and b_row floats
- * apart; B may be panels of PL_NR columns, b_panel floats each. Rows of C are written up to a
- * multiple of TAIL, columns up to one of PL_NR. */
-struct product {
-    size_t m, n, k;
-    const float *a, *b;
-    size_t a_row, a_col, b_row, b_panel, c_row;
-    bool add;
-    float *c;
-};
-
-PL_TILE_INLINE multiply_rows(const size_t rows, const struct product *p, size_t m, size_t n)
+PL_TILE_INLINE
+multiply_rows(const size_t rows, const struct pl_winograd_product *p, size_t m, size_t n)
 {
     float *c = p->c + m * p->c_row + n;
     pl_vec acc[PL_MR][PL_NV];
@@ -370,7 +317,7 @@ PL_TILE_INLINE multiply_rows(const size_t rows, const struct product *p, size_t 
         }
 }
 
-PL_TILE_INLINE multiply(const struct product *p)
+PL_TILE_INLINE multiply(const struct pl_winograd_product *p)
 {
     for (size_t n = 0; n < p->n; n += PL_NR) {
         size_t m = 0;
@@ -380,6 +327,11 @@ PL_TILE_INLINE multiply(const struct product *p)
         for (; m < p->m; m += TAIL)
             multiply_rows(TAIL, p, m, n);
     }
+}
+
+void PL_CPU(winograd_multiply)(const struct pl_winograd_product *p)
+{
+    multiply(p);
 }
 
 /* Parts of the scratch: the images, the outputs, V, Z or M, dx's M, transposed dx. */
@@ -451,31 +403,37 @@ void PL_CPU(winograd_forward)(const struct pl_winograd *w,
     for (size_t i = 0; i < n * w->th; i += w->rows) {
         struct block b = block_at(w, i, n * w->th);
 
-        WITH_SIZE(w, block_x, &b, scratch, scratch + l.v);
+        PL_TILE_SIZE(w, block_x, &b, scratch, scratch + l.v);
         for (size_t e = 0; e < w->products; e++)
-            multiply(&(struct product){.m = b.tiles,
-                                       .n = w->a->out,
-                                       .k = w->a->in,
-                                       .a = scratch + l.v + e * w->x_step,
-                                       .a_row = w->in,
-                                       .a_col = 1,
-                                       .b = weights + e * step,
-                                       .b_row = PL_NR,
-                                       .b_panel = w->a->in * PL_NR,
-                                       .c = scratch + l.m + e * w->y_step,
-                                       .c_row = w->out});
-        WITH_SIZE(w, block_y, &b, scratch + l.m, scratch + l.y);
+            multiply(&(struct pl_winograd_product){.m = b.tiles,
+                                                   .n = w->a->out,
+                                                   .k = w->a->in,
+                                                   .a = scratch + l.v + e * w->x_step,
+                                                   .a_row = w->in,
+                                                   .a_col = 1,
+                                                   .b = weights + e * step,
+                                                   .b_row = PL_NR,
+                                                   .b_panel = w->a->in * PL_NR,
+                                                   .c = scratch + l.m + e * w->y_step,
+                                                   .c_row = w->out});
+        PL_TILE_SIZE(w, block_y, &b, scratch + l.m, scratch + l.y);
     }
     for (size_t i = 0; i < n; i++)
         turn_back(&out, scratch + l.y + i * w->y_size, false, y + i * w->a->out * w->oh * w->ow);
 }
 
-void PL_CPU(winograd_take_dz)(
-    const struct pl_winograd *w, size_t i, size_t o, size_t count, const float *dz, float *scratch)
+void PL_CPU(winograd_turn_dz)(
+    const struct pl_winograd *w, size_t o, size_t count, const float *dz, float *pixels)
 {
     struct image m = {count, w->oh, w->ow, w->out, w->m * w->tw};
 
-    turn(&m, dz, scratch + layout_of(w, true).y + i * w->y_size + o);
+    turn(&m, dz, pixels + o);
+}
+
+void PL_CPU(winograd_take_dz)(
+    const struct pl_winograd *w, size_t i, size_t o, size_t count, const float *dz, float *scratch)
+{
+    PL_CPU(winograd_turn_dz)(w, o, count, dz, scratch + layout_of(w, true).y + i * w->y_size);
 }
 
 void PL_CPU(winograd_backward)(const struct pl_winograd *w,
@@ -498,61 +456,81 @@ void PL_CPU(winograd_backward)(const struct pl_winograd *w,
     for (size_t i = 0; i < n * w->th; i += w->rows) {
         struct block b = block_at(w, i, n * w->th);
 
-        WITH_SIZE(w, block_dy, &b, scratch + l.y, z);
+        PL_TILE_SIZE(w, block_dy, &b, scratch + l.y, z);
         if (sums)
-            WITH_SIZE(w, block_x, &b, scratch, v);
+            PL_TILE_SIZE(w, block_x, &b, scratch, v);
         for (size_t e = 0; e < w->products && sums; e++)
-            multiply(&(struct product){.m = a->out,
-                                       .n = a->in,
-                                       .k = b.tiles,
-                                       .a = z + e * w->y_step,
-                                       .a_row = 1,
-                                       .a_col = w->out,
-                                       .b = v + e * w->x_step,
-                                       .b_row = w->in,
-                                       .b_panel = PL_NR,
-                                       .c = sums + e * (w->dw_size / w->products),
-                                       .c_row = w->in,
-                                       .add = true});
+            multiply(&(struct pl_winograd_product){.m = a->out,
+                                                   .n = a->in,
+                                                   .k = b.tiles,
+                                                   .a = z + e * w->y_step,
+                                                   .a_row = 1,
+                                                   .a_col = w->out,
+                                                   .b = v + e * w->x_step,
+                                                   .b_row = w->in,
+                                                   .b_panel = PL_NR,
+                                                   .c = sums + e * (w->dw_size / w->products),
+                                                   .c_row = w->in,
+                                                   .add = true});
         for (size_t e = 0; e < w->products && dx; e++)
-            multiply(&(struct product){.m = b.tiles,
-                                       .n = a->in,
-                                       .k = a->out,
-                                       .a = z + e * w->y_step,
-                                       .a_row = w->out,
-                                       .a_col = 1,
-                                       .b = turned + e * (w->turned_size / w->products),
-                                       .b_row = PL_NR,
-                                       .b_panel = a->out * PL_NR,
-                                       .c = d + e * w->x_step,
-                                       .c_row = w->in});
+            multiply(&(struct pl_winograd_product){.m = b.tiles,
+                                                   .n = a->in,
+                                                   .k = a->out,
+                                                   .a = z + e * w->y_step,
+                                                   .a_row = w->out,
+                                                   .a_col = 1,
+                                                   .b = turned + e * (w->turned_size / w->products),
+                                                   .b_row = PL_NR,
+                                                   .b_panel = a->out * PL_NR,
+                                                   .c = d + e * w->x_step,
+                                                   .c_row = w->in});
         if (dx)
-            WITH_SIZE(w, block_dx, &b, d, turned_dx);
+            PL_TILE_SIZE(w, block_dx, &b, d, turned_dx);
     }
     for (size_t i = 0; dx && i < n; i++)
         turn_back(&image, turned_dx + i * w->x_size + border(w), a->dx_add,
                   dx + i * a->in * a->height * a->width);
 }
 
-PL_TILE_INLINE
-gather_dw(const size_t m, const struct pl_winograd *w, const float *sums, float *dw)
+/* The tiles of one image. */
+static struct block whole_image(const struct pl_winograd *w)
 {
-    const struct pl_conv2d_args *a = w->a;
-    size_t step = w->dw_size / w->products;
-
-    for (size_t o = 0; o < a->out; o++) {
-        for (size_t c = 0; c < a->in; c += PL_LANES) {
-            pl_vec g[PL_SIDE][PL_SIDE];
-
-            pl_tile_both(pl_tile_dw, m, m + 2, 3, sums + o * w->in + c, (m + 2) * step, step, g);
-            for (size_t l = 0; l < PL_LANES && c + l < a->in; l++, dw += 9)
-                for (size_t t = 0; t < 9; t++)
-                    dw[t] += g[t / 3][t % 3][l];
-        }
-    }
+    return (struct block){.rows = w->th, .tiles = w->th * w->tw};
 }
 
-void PL_CPU(winograd_dw)(const struct pl_winograd *w, const float *sums, float *dw)
+void PL_CPU(winograd_read_x)(const struct pl_winograd *w, const float *x, float *pixels, float *v)
 {
-    WITH_SIZE(w, gather_dw, sums, dw);
+    struct block b = whole_image(w);
+
+    turn_x(w, x, 1, pixels);
+    PL_TILE_SIZE(w, block_x, &b, pixels, v);
+}
+
+void PL_CPU(winograd_read_dz)(const struct pl_winograd *w, const float *pixels, float *z)
+{
+    struct block b = whole_image(w);
+
+    PL_TILE_SIZE(w, block_dy, &b, pixels, z);
+}
+
+void PL_CPU(winograd_write_y)(const struct pl_winograd *w, const float *m, float *pixels, float *y)
+{
+    struct image out = {w->a->out, w->oh, w->ow, w->out, w->m * w->tw};
+    struct block b = whole_image(w);
+
+    PL_TILE_SIZE(w, block_y, &b, m, pixels);
+    turn_back(&out, pixels, false, y);
+}
+
+void PL_CPU(winograd_write_dx)(const struct pl_winograd *w,
+                               const float *m,
+                               float *pixels,
+                               float *dx)
+{
+    struct image in = image_x(w);
+    struct block b = whole_image(w);
+
+    memset(pixels, 0, w->x_size * sizeof(*pixels));
+    PL_TILE_SIZE(w, block_dx, &b, m, pixels);
+    turn_back(&in, pixels + border(w), w->a->dx_add, dx);
 }

@@ -28,10 +28,12 @@ static inline bool pl_winograd_fits(const struct pl_conv2d_args *a)
            a->height + 2 * a->pad_h > 3 && a->width + 2 * a->pad_w > 3;
 }
 
-/* images: the most that are given at a time. */
-struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t images);
+/* images: the most that are given at a time. whole: all of them are one block, see below. */
+struct pl_winograd PL_CPU(winograd)(const struct pl_conv2d_args *a, size_t images, bool whole);
 
-/* The weights' transforms: [w_size] for the output, or rotated [turned_size] for dx. */
+/* The weights' transforms: [w_size] for the output, or rotated [turned_size] for dx. On all
+ * threads.
+ */
 void PL_CPU(winograd_weights)(const struct pl_winograd *w, bool turned, float *to);
 
 /* Scratch of w->images images, forward or backward. winograd_clear() clears its borders once for
@@ -64,5 +66,40 @@ void PL_CPU(winograd_backward)(const struct pl_winograd *w,
 
 /* dw [out, in, 3, 3] += the transform of the sums. */
 void PL_CPU(winograd_dw)(const struct pl_winograd *w, const float *sums, float *dw);
+
+/* The steps of these, for conv2d_winograd_batch.c: one image each, with `pixels`, a transposed
+ * image of x_size or y_size, in between. Transforms are at the image's first tile in a block.
+ * winograd_read_x() needs a border of zeros. */
+void PL_CPU(winograd_read_x)(const struct pl_winograd *w, const float *x, float *pixels, float *v);
+void PL_CPU(winograd_read_dz)(const struct pl_winograd *w, const float *pixels, float *z);
+void PL_CPU(winograd_write_y)(const struct pl_winograd *w, const float *m, float *pixels, float *y);
+void PL_CPU(winograd_write_dx)(const struct pl_winograd *w,
+                               const float *m,
+                               float *pixels,
+                               float *dx);
+/* Channels [o, o + count) of dz, as of winograd_take_dz(), to a transposed image. */
+void PL_CPU(winograd_turn_dz)(
+    const struct pl_winograd *w, size_t o, size_t count, const float *dz, float *pixels);
+/* As winograd_dw(), output channels [begin, end) only. */
+void PL_CPU(winograd_dw_rows)(
+    const struct pl_winograd *w, size_t begin, size_t end, const float *sums, float *dw);
+
+/* C [m, n] = A [m, k] B, or added to C. Rows and columns of A are a_row and a_col floats apart,
+ * rows of B b_row; B may be panels of PL_NR columns, b_panel floats each. Rows of C are written up
+ * to a multiple of PL_MR, columns up to one of PL_NR. */
+struct pl_winograd_product {
+    size_t m, n, k;
+    const float *a, *b;
+    size_t a_row, a_col, b_row, b_panel, c_row;
+    bool add;
+    float *c;
+};
+
+void PL_CPU(winograd_multiply)(const struct pl_winograd_product *p);
+
+/* The whole batch, on all threads, for few windows per image: the tiles of all images are the rows
+ * of one product. False: nothing is written, out of memory or because another way is faster. */
+bool PL_CPU(winograd_batch_forward)(const struct pl_conv2d_args *a);
+bool PL_CPU(winograd_batch_backward)(const struct pl_conv2d_args *a);
 
 #endif

@@ -445,10 +445,10 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     /* few windows: of several images at once */
     for (size_t n = 0; n < check_many(40, 6); n++) {
         struct shape s = {.batch = from(2, 9),
-                          .in = from(1, 20),
+                          .in = from(1, 40),
                           .height = from(1, 4),
                           .width = from(1, 4),
-                          .out = from(1, 20),
+                          .out = from(1, 40),
                           .kernel_h = from(1, 3),
                           .kernel_w = from(1, 3),
                           .stride_h = from(1, 2),
@@ -471,6 +471,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     /* more columns than are kept at once: groups of images, the last one shorter */
     if (check_many(true, false))
         one(ref, got, &(struct shape){67, 512, 4, 4, 3, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
+    if (check_many(true, false)) /* of tiles, too */
+        one(ref, got, &(struct shape){57, 512, 3, 3, 16, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
     if (check_many(true, false))
         one(ref, got, &(struct shape){2, 130, 6, 60, 128, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
     one(ref, got, &(struct shape){2, 70, 7, 8, 66, 3, 3, 1, 1, 1, 1}, FILL_RANDOM);
