@@ -140,6 +140,9 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
         cause = json_object_get(doc, "cause");
     if (cause && !(is_of_sigkill(cause) && says_step_cancelled(said, doc)))
         return json_incref(cause);
+    if (doc && pl_trial_hub_said(said, code, &cause))
+        return cause;
+    cause = NULL;
     kind = code ? ask_slurm(code, restart, doc != NULL, &inferred) : PL_CAUSE_NONE;
     if (kind == PL_CAUSE_NONE && code == 0 && !doc && !launch_given_up(attempt_dir, r))
         return NULL;

@@ -27,6 +27,12 @@ char *pl_trial_stderr_tail(int64_t from);
  * after Slurm's. NULL where that byte is not known. */
 char *pl_trial_stderr_said(int64_t from);
 
+/* The verdict of a hub that could not write its result, and has said so on the attempt's stderr
+ * (said; NULL = not known) in the words of say_result() in hub/result.c. True if there is one that
+ * agrees with srun's code; *ret_cause: a new reference, inferred, as a program may print such a
+ * line, too; NULL = nothing failed. */
+bool pl_trial_hub_said(const char *said, int code, json_t **ret_cause);
+
 /* The result of this attempt. A new reference; NULL if there is none. */
 json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned attempt);
 

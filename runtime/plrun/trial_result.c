@@ -3,6 +3,7 @@
 #include "common/base/tail.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
+#include "common/run/run_state.h"
 #include "runtime/plrun/trial_private.h"
 
 #include <fcntl.h>
@@ -64,6 +65,41 @@ char *pl_trial_stderr_said(int64_t from)
         if (!text[i])
             text[i] = ' ';
     return text;
+}
+
+bool pl_trial_hub_said(const char *said, int code, json_t **ret_cause)
+{
+    static const char begin[] = "plrund: this attempt is ";
+    const char *line = said ? strstr(said, begin) : NULL;
+    char state[16], kind[24], node[256];
+    enum pl_cause_kind parsed;
+    long long rank = -1;
+    json_t *cause;
+    int n, exit_code;
+
+    if (line && code == 0 && strncmp(line + sizeof(begin) - 1, "done\n", 5) == 0) {
+        *ret_cause = NULL;
+        return true;
+    }
+    n = line ? sscanf(line + sizeof(begin) - 1,
+                      "%15[a-z-], by its cause '%23[a-z]': rank %lld on %255[^,\n], exit code %d",
+                      state, kind, &rank, node, &exit_code)
+             : 0;
+    parsed = n < 2 ? PL_CAUSE_NONE : pl_cause_parse(kind);
+    if (code == 0 || parsed == PL_CAUSE_NONE)
+        return false;
+    cause = json_pack("{s:s}", "kind", kind);
+    if (cause && n == 5) {
+        json_object_set_new(cause, "rank", json_integer(rank));
+        json_object_set_new(cause, "node", json_string(node));
+        if (parsed == PL_CAUSE_SIGNAL && exit_code > 128 && exit_code < 256)
+            pl_run_state_set_status(cause, exit_code - 128);
+        else if (parsed == PL_CAUSE_EXIT && exit_code > 0 && exit_code < 256)
+            pl_run_state_set_status(cause, exit_code << 8);
+    }
+    pl_run_state_set_confidence(cause, PL_CONFIDENCE_INFERRED);
+    *ret_cause = cause;
+    return cause != NULL;
 }
 
 json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned attempt)

@@ -115,6 +115,47 @@ static bool parent_sleeps(void)
     return state == 'S';
 }
 
+/* What the hub has said on the attempt's stderr as it could not write its result. */
+static void
+finish_after(const char *words, int code, int want_code, const char *state, const char *kind)
+{
+    char path[128];
+    int before = dup(STDERR_FILENO), fd;
+
+    assert_true(before >= 0);
+    snprintf(path, sizeof(path), "%s/stderr", top);
+    fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(fd >= 0 && dup2(fd, STDERR_FILENO) >= 0);
+    claim();
+    begin_log("");
+    assert_int_equal(pl_write_all(fd, words, strlen(words)), 0);
+    finish_with(code, want_code, state, kind);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    close(fd);
+}
+
+static void test_finish_hub_said_done(void **state)
+{
+    (void)state;
+    finish_after("x\nplrund: this attempt is done\n", 0, 0, "done", NULL);
+}
+
+static void test_finish_hub_said_failed(void **state)
+{
+    (void)state;
+    finish_after("plrund: this attempt is failed, by its cause 'exit': rank 3 on n7, exit code 9\n"
+                 "plrund: last lines of the cause:\nplrund:   its reason\n",
+                 9, 9, "failed", "exit");
+}
+
+/* Such words of a program do not change what srun says. */
+static void test_finish_said_against_the_code(void **state)
+{
+    (void)state;
+    finish_after("plrund: this attempt is done\n", 9, 9, "node-failed", "node");
+}
+
 /* The run folder's file system did not answer, so the log is old; the hub, which has not written
  * its result, still listens. */
 static void test_finish_waits_for_a_hub_that_listens(void **state)
@@ -305,14 +346,25 @@ static void test_finish_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_RUN(test_finish_setup_failed),      IN_RUN(test_finish_uses_the_room_of_a_killed_hub),
-        IN_RUN(test_finish_launch_given_up),   IN_RUN(test_finish_launch_failed),
-        IN_RUN(test_finish_terminated),        IN_RUN(test_finish_asks_slurm),
-        IN_RUN(test_finish_good_without_step), IN_RUN(test_finish_waits_for_the_hub),
-        IN_RUN(test_finish_hub_vanished),      IN_RUN(test_finish_hub_killed),
-        IN_RUN(test_finish_all_killed),        IN_RUN(test_finish_cause_in_log),
-        IN_RUN(test_finish_result_there),      IN_RUN(test_finish_stopped),
-        IN_RUN(test_finish_folder_removed),    IN_RUN(test_finish_waits_for_a_hub_that_listens),
+        IN_RUN(test_finish_setup_failed),
+        IN_RUN(test_finish_uses_the_room_of_a_killed_hub),
+        IN_RUN(test_finish_launch_given_up),
+        IN_RUN(test_finish_launch_failed),
+        IN_RUN(test_finish_terminated),
+        IN_RUN(test_finish_asks_slurm),
+        IN_RUN(test_finish_good_without_step),
+        IN_RUN(test_finish_waits_for_the_hub),
+        IN_RUN(test_finish_hub_vanished),
+        IN_RUN(test_finish_hub_killed),
+        IN_RUN(test_finish_all_killed),
+        IN_RUN(test_finish_cause_in_log),
+        IN_RUN(test_finish_result_there),
+        IN_RUN(test_finish_stopped),
+        IN_RUN(test_finish_folder_removed),
+        IN_RUN(test_finish_waits_for_a_hub_that_listens),
+        IN_RUN(test_finish_hub_said_done),
+        IN_RUN(test_finish_hub_said_failed),
+        IN_RUN(test_finish_said_against_the_code),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

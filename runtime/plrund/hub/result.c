@@ -138,7 +138,8 @@ static int write_result(struct pl_hub_end *end)
     return r;
 }
 
-/* Without a result in the run folder, the step's stderr is the only place that tells the end. */
+/* Without a result in the run folder, the step's stderr is the only place that tells the end: the
+ * trial's end reads it there (plrun's pl_trial_hub_said()). */
 static void say_result(const struct pl_hub *hub, enum pl_trial_state state)
 {
     const char *kind = pl_json_string(hub->cause, "kind"), *node, *text;
