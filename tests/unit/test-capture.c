@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -371,6 +372,31 @@ static void test_mute_full_disk(void **state)
     tmpdir_remove(dir);
 }
 
+/* There is room again only after the last output: the file says where it lacks some. */
+static void test_full_disk_at_the_end(void **state)
+{
+    const struct rlimit small = {.rlim_cur = 8, .rlim_max = RLIM_INFINITY};
+    const struct rlimit large = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+    char dir[64], path[80], *text;
+
+    begin_muted(dir, path);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    put("12345678and more\n");
+    pl_capture_drain(capture);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &large), 0);
+    close(PL_TAKE_FD(in));
+    pl_capture_drain(capture);
+    pl_capture_let_go(capture, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_string_equal(came_out(), "and more\n");
+    assert_int_equal(pl_file_read(path, 1000, &text, NULL, NULL), 0);
+    assert_string_equal(text, "12345678\n[plrund: 9 bytes could not be written]\n");
+    free(text);
+    finish();
+    tmpdir_remove(dir);
+}
+
 /* Nobody can read a file that was removed, and a rank without a file has its target only. */
 static void test_mute_without_file(void **state)
 {
@@ -399,6 +425,86 @@ static void test_mute_without_file(void **state)
     assert_int_equal(seen.done, 1);
     pl_capture_let_go(NULL, NULL);
     finish();
+}
+
+/* ---- with a thread that may be held up ---- */
+
+/* Work that lasts until the test says so. */
+struct gate {
+    struct pl_disk_job job; /* first */
+    int open[2];
+};
+
+static struct pl_disk *disk;
+
+static void gate_work(struct pl_disk_job *job)
+{
+    struct pollfd p = {.fd = ((struct gate *)job)->open[0], .events = POLLIN};
+
+    assert_int_equal(poll(&p, 1, 60000), 1);
+}
+
+static void gate_done(struct pl_disk_job *job) {}
+
+/* As begin_muted(), but the work on files waits for open_gate(). */
+static void begin_gated(struct gate *g, const char *dir)
+{
+    int rank[2], slurm[2];
+
+    memset(&seen, 0, sizeof(seen));
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(pl_disk_create(&loop, &disk), 0);
+    assert_int_equal(pipe2(g->open, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(rank, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(slurm, O_CLOEXEC), 0);
+    in = rank[1];
+    out = slurm[0];
+    g->job = (struct pl_disk_job){.work = gate_work, .done = gate_done};
+    pl_disk_add(disk, &g->job);
+    assert_int_equal(
+        pl_capture_create(&loop, disk, rank[0], slurm[1], NULL, 0, &ops, &seen, &capture), 0);
+    fcntl(out, F_SETFL, O_NONBLOCK);
+    pl_capture_open_file(capture, dir, "rank-1.err");
+    pl_capture_mute(capture);
+}
+
+static void open_gate(struct gate *g)
+{
+    assert_int_equal(write(g->open[1], "", 1), 1);
+    assert_true(pl_disk_wait(disk, 60000));
+    for (int i = 0; i < 100 && pl_capture_file_waits(capture); i++) {
+        uv_run(&loop, UV_RUN_NOWAIT);
+        assert_true(pl_disk_wait(disk, 60000));
+    }
+}
+
+static void finish_gated(struct gate *g)
+{
+    pl_capture_close(PL_TAKE(capture));
+    pl_disk_close(disk);
+    finish();
+    close(g->open[0]);
+    close(g->open[1]);
+}
+
+/* What the rank says before it is known that there will be no file reaches the target. */
+static void test_mute_open_fails_late(void **state)
+{
+    struct gate g;
+
+    begin_gated(&g, "/dev/null/x");
+    put("said before\n");
+    pl_capture_drain(capture);
+    nothing_came_out();
+    open_gate(&g);
+    assert_string_equal(came_out(), "said before\n");
+    put("said after\n");
+    pl_capture_drain(capture);
+    assert_string_equal(came_out(), "said after\n");
+    close(PL_TAKE_FD(in));
+    pl_capture_drain(capture);
+    assert_int_equal(seen.done, 1);
+    finish_gated(&g);
 }
 
 /* Output goes to a file, as in a batch script: it cannot be waited for, and need not be. */
@@ -512,7 +618,9 @@ int main(void)
         cmocka_unit_test(test_real_flags_kept),
         cmocka_unit_test(test_mute),
         cmocka_unit_test(test_mute_full_disk),
+        cmocka_unit_test(test_full_disk_at_the_end),
         cmocka_unit_test(test_mute_without_file),
+        cmocka_unit_test(test_mute_open_fails_late),
         cmocka_unit_test(test_drain_endless),
         cmocka_unit_test(test_close_half_way),
     };

@@ -15,9 +15,9 @@
 
 #define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
 #define SKIP_MS 5000 /* for a file system: then the rank goes on, and the file lacks output */
-#define LINE_MAX_BYTES 4096 /* longer lines are searched for metrics in parts */
-#define READ_BYTES 65536    /* at once */
-#define DRAIN_READS 32      /* so many at once */
+#define LINE_MAX_BYTES 4096         /* longer lines are searched for metrics in parts */
+#define READ_BYTES 65536            /* at once */
+#define DRAIN_READS 32              /* so many at once */
 
 /* The rank's own file. The loop fills `queue`; what is in `job` is its work's, once it is added. */
 struct file {
@@ -39,7 +39,7 @@ struct file {
         size_t missing; /* bytes that the file does not have, at its end */
         size_t lost;    /* bytes at the end of the data that it did not take */
         int result;     /* of open */
-        bool warned;
+        bool warned, removed;
     } work;
 };
 
@@ -215,9 +215,10 @@ static void file_work(struct pl_disk_job *job)
     if (f->work.open && (f->work.result = open_file(f, &err)) < 0)
         pl_log_warn("child", "%s", pl_error_text(&err));
     f->work.lost = f->work.data.len;
-    if (f->work.fd >= 0 && (f->work.data.len || f->work.skipped)) {
+    if (f->work.fd >= 0 &&
+        (f->work.data.len || f->work.skipped || (f->work.close && f->work.missing))) {
         f->work.lost = write_file(f);
-        c->removed = fstat(f->work.fd, &st) == 0 && st.st_nlink == 0;
+        f->work.removed = fstat(f->work.fd, &st) == 0 && st.st_nlink == 0;
     }
     /* a network file system writes it now */
     if (f->work.close && f->work.fd >= 0 && close(PL_TAKE_FD(f->work.fd)) < 0 && !f->work.warned)
@@ -272,21 +273,35 @@ static void send_file(struct pl_capture *c)
     pl_disk_add(f->disk, &f->work.job);
 }
 
+/* There is no file: the target gets what has waited for it, and all that comes. */
+static void give_up_file(struct pl_capture *c)
+{
+    struct file *f = &c->file;
+
+    if (c->muted) {
+        pl_buf_add(&c->pending, f->queue.data, f->queue.len);
+        write_real(c);
+    }
+    f->queue.len = f->skipped = 0;
+    f->wanted = f->skips = f->close = c->muted = c->held = false;
+}
+
 static void file_done(struct pl_disk_job *job)
 {
     struct pl_capture *c = of_job(job);
     struct file *f = &c->file;
     struct pl_buf *data = &f->work.data;
-    size_t lost = c->removed ? data->len : f->work.lost;
+    size_t lost = f->work.removed ? data->len : f->work.lost;
 
     f->under_way = false;
+    c->removed = f->work.removed;
     if (c->muted && lost) {
         pl_buf_add(&c->pending, data->data + data->len - lost, lost);
         write_real(c);
     }
     data->len = 0;
     if (f->work.open && f->work.result < 0)
-        f->wanted = c->muted = c->held = false;
+        give_up_file(c);
     send_file(c);
     update(c);
     destroy_if_closed(c);
