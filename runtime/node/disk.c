@@ -180,6 +180,21 @@ uint64_t pl_disk_busy_ms(struct pl_disk *d)
     return since_ns && now > since_ns ? (now - since_ns) / 1000000 : 0;
 }
 
+void pl_disk_answered(struct pl_disk *d)
+{
+    if (!d || !d->threaded)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->since_ns = pl_now_ns();
+    pthread_mutex_unlock(&d->lock);
+}
+
+void pl_disk_tell(struct pl_disk *d)
+{
+    if (d && d->threaded)
+        tell_finished(d);
+}
+
 void pl_disk_close(struct pl_disk *d)
 {
     bool idle;

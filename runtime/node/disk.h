@@ -30,8 +30,15 @@ void pl_disk_add(struct pl_disk *d, struct pl_disk_job *job);
  * is called later, from the loop. */
 bool pl_disk_wait(struct pl_disk *d, unsigned ms);
 
-/* Milliseconds for which the oldest job that is not finished has been worked on; 0: none is. */
+/* Calls done() in the loop for all that is finished: a caller that has waited need not return to
+ * the loop before it adds more. */
+void pl_disk_tell(struct pl_disk *d);
+
+/* Milliseconds since the job under way has begun, or since pl_disk_answered(); 0: none is. */
 uint64_t pl_disk_busy_ms(struct pl_disk *d);
+
+/* In work() that calls the file system often: it has answered, however slowly. */
+void pl_disk_answered(struct pl_disk *d);
 
 /* Waits for the work for a second at most, calls done() for all that is finished, and frees. A
  * thread that is held up longer is left behind (thread.h), and what it works on with it. NULL is

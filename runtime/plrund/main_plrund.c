@@ -288,6 +288,8 @@ static int run_unable(const char *text)
         pl_hub_close(u.hub);
     }
     uv_run(loop, UV_RUN_DEFAULT);
+    if (pl_thread_is_left())
+        _exit(PL_EXIT_FAILED);
     pl_hub_destroy(u.hub);
     pl_uplink_destroy(u.uplink);
     return PL_EXIT_FAILED;

@@ -17,6 +17,7 @@
 #define SKIP_MS 5000 /* for a file system: then the rank goes on, and the file lacks output */
 #define LINE_MAX_BYTES 4096         /* longer lines are searched for metrics in parts */
 #define READ_BYTES 65536            /* at once */
+#define WRITE_BYTES ((size_t)32768) /* at once: a file system that is slow answers in SKIP_MS */
 #define DRAIN_READS 32              /* so many at once */
 
 /* The rank's own file. The loop fills `queue`; what is in `job` is its work's, once it is added. */
@@ -190,11 +191,12 @@ static size_t write_file(struct file *f)
         return len;
     }
     while (len) {
-        n = write(f->work.fd, data, len);
+        n = write(f->work.fd, data, PL_MIN(len, WRITE_BYTES));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             break;
+        pl_disk_answered(f->disk);
         data += n;
         len -= (size_t)n;
     }

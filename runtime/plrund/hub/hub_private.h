@@ -250,6 +250,8 @@ void pl_hub_write_status(struct pl_hub *hub);
 bool pl_hub_status_text(const struct pl_hub *hub, struct pl_buf *ret);
 /* Has the lines of the log written, and waits for that as long as a healthy disk takes. */
 void pl_hub_send_log(struct pl_hub *hub);
+/* Waits so for the work on files. */
+void pl_hub_await_disk(struct pl_hub *hub);
 /* Tries again to write those that found no room on the disk so far, and tells the user once if the
  * run folder does not answer. */
 void pl_hub_tick_log(struct pl_hub *hub);

@@ -178,15 +178,22 @@ void pl_hub_close_log(struct pl_hub *hub)
     free(hub->attempt_dir);
 }
 
+void pl_hub_await_disk(struct pl_hub *hub)
+{
+    if (!hub->disk_is_slow)
+        hub->disk_is_slow = !pl_disk_wait(hub->disk, DISK_WAIT_MS);
+    pl_disk_tell(hub->disk);
+}
+
 void pl_hub_send_log(struct pl_hub *hub)
 {
-    bool events = pl_log_queue_send(&hub->events);
-
-    pl_log_queue_send(&hub->metrics);
     if (hub->disk_is_slow)
         hub->disk_is_slow = pl_disk_busy_ms(hub->disk) > 0;
-    if (events && !hub->disk_is_slow)
-        hub->disk_is_slow = !pl_disk_wait(hub->disk, DISK_WAIT_MS);
+    if (hub->events.lines.len && hub->events.under_way) /* they are next, but not handed over */
+        pl_hub_await_disk(hub);
+    pl_log_queue_send(&hub->metrics);
+    if (pl_log_queue_send(&hub->events))
+        pl_hub_await_disk(hub);
 }
 
 void pl_hub_tick_log(struct pl_hub *hub)

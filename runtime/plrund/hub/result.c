@@ -296,6 +296,7 @@ static void begin(struct pl_hub *hub, void (*done)(struct pl_hub *hub))
 void pl_hub_write_result(struct pl_hub *hub)
 {
     begin(hub, NULL);
+    pl_hub_await_disk(hub); /* before anybody is told, as far as the disk is healthy */
 }
 
 void pl_hub_write_end(struct pl_hub *hub, void (*written)(struct pl_hub *hub))
