@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """A step of 256 ranks on 32 nodes: no event is lost, also while clients are slow or hostile, and the
 one rank that fails is the cause. bench/scale.py measures up to 10,000 ranks."""
+import json
 import os
 import socket
 
@@ -152,10 +153,23 @@ def thinned_step(step, limit):
     """Reports until the file has been thinned several times; all that was reported, by rank."""
     step.env["PLUME_METRICS_MAX"] = f"{limit // 1024}K"
     fleet = Fleet(step, 4, 4)
-    seen = set()
-    watcher = fleet.add(Watcher(fleet, lambda e: seen.add((e.get("rank"), e.get("step")))))
+    seen, newest = set(), [0]
+
+    def note(event):
+        seen.add((event.get("rank"), event.get("step")))
+        if event["type"] == "metrics":
+            newest[0] = event["seq"]
+
+    watcher = fleet.add(Watcher(fleet, note))
     fleet.until("a snapshot", lambda: watcher.snapshots)
     path = step.trial("attempt-0", "metrics.jsonl")
+
+    def in_file():
+        """The hub writes by a thread, which thins, too."""
+        with open(path, "rb") as f:
+            lines = f.read().split(b"\n")
+        return not newest[0] or (len(lines) > 1 and json.loads(lines[-2])["seq"] >= newest[0])
+
     sent, shrunk, before = {}, 0, 0
 
     def values(rank, number):
@@ -165,6 +179,7 @@ def thinned_step(step, limit):
     for number in range(1, 4000):
         fleet.report(number, values)
         fleet.until("the records", lambda n=number: all((r, n) in seen for r in range(4, 16)))
+        fleet.until("the file", in_file)
         size = os.path.getsize(path)
         shrunk += size < before
         before = size
