@@ -16,20 +16,24 @@ param_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range
     return all->params->order[i];
 }
 
-/* Elements from `at` on that have one sum of squares: the rest of the range, or of the block; of
- * the parameter, where ranks have parts of some. */
-static size_t
-measured_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
+/* Elements from `at` on that have one sum of squares: the rest of the range; by blocks, the rest of
+ * the parameter in its block, as shards end with blocks and stages with parameters; of the
+ * parameter, where ranks have parts of some. *next: of a walk through the range, range->first at
+ * its begin. */
+static size_t measured_at(const struct pl_optimizers *all,
+                          const struct pl_optimizer_range *range,
+                          size_t at,
+                          size_t *next)
 {
     size_t block = pl_shard_block(all->params), end = range->own + range->own_count;
 
-    if (all->params->peers) {
-        for (size_t i = range->first; i < range->first + range->n; i++)
-            if (all->params->order[i]->offset > at)
-                return PL_MIN(end, all->params->order[i]->offset) - at;
+    if (!all->params->peers && !all->by_blocks)
         return end - at;
-    }
-    return (all->by_blocks ? PL_MIN(end, (at / block + 1) * block) : end) - at;
+    while (*next < range->first + range->n && all->params->order[*next]->offset <= at)
+        ++*next;
+    if (*next < range->first + range->n)
+        end = PL_MIN(end, all->params->order[*next]->offset);
+    return (all->params->peers ? end : PL_MIN(end, (at / block + 1) * block)) - at;
 }
 
 int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
@@ -40,9 +44,10 @@ int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
     for (size_t i = 0; i < all->n; i++)
         for (size_t k = 0; k < all->list[i].n_ranges; k++) {
             const struct pl_optimizer_range *range = &all->list[i].ranges[k];
+            size_t next = range->first;
 
             for (size_t at = range->own; at < range->own + range->own_count;
-                 at += measured_at(all, range, at))
+                 at += measured_at(all, range, at, &next))
                 n++;
         }
     r = pl_device_alloc(all->params->dev, n * sizeof(*all->stats) + 2 * sizeof(*all->clip),
@@ -66,10 +71,10 @@ static struct pl_range_stats *take(const struct pl_optimizers *all,
     for (size_t i = first; i < first + n; i++)
         for (size_t k = 0; k < all->list[i].n_ranges; k++) {
             const struct pl_optimizer_range *range = &all->list[i].ranges[k];
-            size_t end = range->own + range->own_count, count;
+            size_t end = range->own + range->own_count, count, next = range->first;
 
             for (size_t from = range->own; from < end; from += count, stats++) {
-                count = measured_at(all, range, from);
+                count = measured_at(all, range, from, &next);
                 kernels->grad_stats(&(struct pl_grad_stats_args){
                     .n = count,
                     .scale = scale,
@@ -120,9 +125,15 @@ const double *pl_grad_clip(const struct pl_optimizers *optimizers,
 static size_t
 sum_at(const struct pl_optimizers *all, const struct pl_optimizer_range *range, size_t at)
 {
-    size_t block = pl_shard_block(all->params);
+    size_t block = pl_shard_block(all->params), n = at / block - range->offset / block;
+    struct pl_param *const *order = all->params->order;
 
-    return all->by_blocks ? at / block - range->offset / block : 0;
+    if (!all->by_blocks)
+        return 0;
+    for (size_t i = range->first + 1; !all->params->peers && i < range->first + range->n; i++)
+        n += order[i]->offset <= at && order[i]->offset % block &&
+             order[i]->offset != order[i - 1]->offset;
+    return n;
 }
 
 static size_t n_sums(const struct pl_optimizers *all, const struct pl_optimizer *o)
@@ -152,11 +163,15 @@ static const struct pl_range_stats *add_squares(const struct pl_optimizers *all,
 {
     for (size_t k = 0; k < o->n_ranges; k++) {
         const struct pl_optimizer_range *range = &o->ranges[k];
-        size_t end = range->own + range->own_count;
+        size_t end = range->own + range->own_count, next = range->first;
+        size_t sum = sum_at(all, range, range->own);
 
-        for (size_t at = range->own; at < end; at += measured_at(all, range, at), stats++) {
+        for (size_t at = range->own; at < end; at += measured_at(all, range, at, &next), stats++) {
+            if (all->params->peers)
+                sum = sum_at(all, range, at);
             if (counts(all, range, at))
-                sums[sum_at(all, range, at)] += stats->squares;
+                sums[sum] += stats->squares;
+            sum += all->by_blocks && !all->params->peers;
             *ret_bad += !stats->finite;
         }
         if (all->by_blocks)
