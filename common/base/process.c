@@ -14,8 +14,12 @@
 #define STAT_PARENT 4
 #define STAT_FLAGS 9
 #define STAT_START 22
+#define STAT_ENV_START 50
+#define STAT_ENV_END 51
 
-#define FLAG_KTHREAD 0x00200000ul /* PF_KTHREAD of linux/sched.h */
+/* PF_* of linux/sched.h. */
+#define FLAG_EXITING 0x00000004ul
+#define FLAG_KTHREAD 0x00200000ul
 
 #define PAUSE_NS 10000000
 
@@ -31,6 +35,7 @@ static bool read_proc(const char *path, char *ret, size_t size)
 
 int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
 {
+    unsigned long long env_start = 0, env_end = 0;
     char path[32], text[1024], *name, *p;
 
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
@@ -42,17 +47,23 @@ int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
         return -ESRCH;
     *ret = (struct pl_process_stat){0};
     snprintf(ret->name, sizeof(ret->name), "%.*s", (int)(p - name - 1), name + 1);
-    for (int field = STAT_STATE; p && field <= STAT_START; field++) {
+    for (int field = STAT_STATE; p && field <= STAT_ENV_END; field++) {
         p = strchr(p + 1, ' ');
         if (p && field == STAT_STATE)
             ret->state = p[1];
         else if (p && field == STAT_PARENT)
             ret->parent = (pid_t)strtol(p + 1, NULL, 10);
-        else if (p && field == STAT_FLAGS)
+        else if (p && field == STAT_FLAGS) {
             ret->kernel = strtoul(p + 1, NULL, 10) & FLAG_KTHREAD;
-        else if (p && field == STAT_START)
+            ret->exiting = strtoul(p + 1, NULL, 10) & FLAG_EXITING;
+        } else if (p && field == STAT_START)
             ret->start = strtoull(p + 1, NULL, 10);
+        else if (p && field == STAT_ENV_START)
+            env_start = strtoull(p + 1, NULL, 10);
+        else if (p && field == STAT_ENV_END)
+            env_end = strtoull(p + 1, NULL, 10);
     }
+    ret->bare = env_start && env_start == env_end; /* in execve(2) both are 0 at first */
     return ret->start ? 0 : -ESRCH;
 }
 

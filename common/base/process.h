@@ -24,6 +24,8 @@ struct pl_process_stat {
     char state; /* 'R', 'S', 'T', 'Z', ... */
     pid_t parent;
     bool kernel;    /* a thread of the kernel's */
+    bool exiting;   /* it runs no program any more, and nothing but its end follows */
+    bool bare;      /* its program was started with an empty environment */
     uint64_t start; /* clock ticks from boot to its start; never 0 */
     char name[32];  /* the kernel's name of it, which the process may change */
 };

@@ -152,15 +152,20 @@ def start_tasks(step, second=signal.SIG_DFL, **env):
     return d, tasks
 
 
-def lifeline_of(d):
-    """The pid of the daemon's lifeline; None: it has none now."""
+def child_of(d, name):
+    """The pid of the daemon's child of this name; None: it has none now."""
     with open(f"/proc/{d.process.pid}/task/{d.process.pid}/children", encoding="ascii") as f:
         pids = f.read().split()
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as f:
-            if f.read() == "plume-lifeline\n":
+            if f.read() == f"{name}\n":
                 return int(pid)
     return None
+
+
+def lifeline_of(d):
+    """The pid of the daemon's lifeline; None: it has none now."""
+    return child_of(d, "plume-lifeline")
 
 
 def test_lifeline_ends_tasks_of_a_killed_daemon(step):
@@ -237,6 +242,85 @@ def test_stopped_lifeline_ends_with_the_daemon(step):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def marked(step, program, **options):
+    """A process with the variables of rank 0 of the step, in a session of its own."""
+    env = {**os.environ, "SLURM_JOB_ID": step.job, "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_PROCID": "0"}
+    return subprocess.Popen(program, env=env, start_new_session=True, **options)
+
+
+# It catches SIGTERM, says so, and ends when it may. By its name its save command runs.
+SAVER = """
+import os, signal, sys
+open("/proc/self/comm", "w").write("plume-saves")
+def save(*_):
+    os.write(1, b"saves\\n")
+    sys.stdin.readline()
+    os._exit(7)
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\\n")
+while True:
+    signal.pause()
+"""
+
+
+def start_saver(step):
+    """A daemon with a helper under the plugin, its one task, which saves, and an orphan of that."""
+    step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE=str(LIMIT))
+    d = step.start(PLUME_CONFINE="auto")
+    task = step.keep(Kept(marked(step, ["python3", "-c", SAVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)))
+    equal(task.process.stdout.readline(), b"ready\n")
+    orphan = step.keep(Kept(marked(step, ["sleep", "infinity"])))
+    r = d.rank("starter", 0, guarded=False, pid=task.process.pid)
+    r.expect("world")
+    r.close()
+    pid = wait_for("lifeline", lambda: lifeline_of(d))
+    return d, task.process, orphan.process, pid
+
+
+class Kept:
+    """A process that ends with the test."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def test_orphans_of_a_killed_daemon(step):
+    """What a rank has left is ended after the rank, which has its grace, also if nobody asks for it."""
+    d, task, orphan, _ = start_saver(step)
+    d.kill()
+    equal(task.stdout.readline(), b"saves\n")
+    equal(orphan.poll(), None)
+    task.stdin.write(b"\n")
+    task.stdin.flush()
+    equal(task.wait(LIMIT), 7)
+    equal(orphan.wait(LIMIT), -signal.SIGKILL)
+
+
+def test_stopped_helper_of_a_killed_daemon(step):
+    d, task, orphan, _ = start_saver(step)
+    helper = child_of(d, "plume-helper")
+    os.kill(helper, signal.SIGSTOP)
+    d.kill()
+    task.stdin.close()
+    equal(task.wait(LIMIT), 7)
+    equal(orphan.wait(LIMIT), -signal.SIGKILL)
+    wait_for("the helper's end", lambda: not os.path.exists(f"/proc/{helper}"))
+
+
+def test_stopped_lifeline_of_a_killed_daemon(step):
+    d, task, orphan, pid = start_saver(step)
+    os.kill(pid, signal.SIGSTOP)
+    d.kill()
+    equal(task.stdout.readline(), b"saves\n")
+    task.stdin.close()
+    equal(task.wait(LIMIT), 7)
+    equal(orphan.wait(LIMIT), -signal.SIGKILL)
 
 
 def test_plugin_exit_before_hello(step):

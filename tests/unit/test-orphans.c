@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Processes that ranks have left behind, by /proc. */
 #include "common/base/fs.h"
+#include "common/base/process.h"
 #include "runtime/plrund/daemon/daemon.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -10,23 +12,54 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include <cmocka.h>
 
+#define LIMIT_MS 1000
+
 static struct pl_slurm_step step = {.id = {.step = "7"}, .node_id = 2, .local_ntasks = 1};
 static char node[] = "SLURM_NODEID=2";
 static void (*on_pause)(void); /* what happens while the daemon waits for processes */
+static unsigned pauses, paused_ms;
+static pid_t between; /* this process looks as if it were between two programs */
 
 /* Instead of libc's: the test need not be fast. */
 int nanosleep(const struct timespec *pause, struct timespec *left)
 {
+    pauses++;
+    paused_ms += (unsigned)(pause->tv_nsec / 1000000);
     if (on_pause)
         on_pause();
     else
         poll(NULL, 0, (int)(pause->tv_nsec / 1000000 + 1));
     return 0;
+}
+
+/* In the midst of execve(2) the kernel shows nothing of a process's environment, and 0 as its
+ * place. No test can hold a process there. */
+int openat(int dir, const char *path, int flags, ...)
+{
+    char own[40];
+
+    snprintf(own, sizeof(own), "%d/environ", (int)between);
+    if (between && strcmp(path, own) == 0)
+        path = "/dev/null";
+    return (int)syscall(SYS_openat, dir, path, flags, 0);
+}
+
+int __wrap_pl_process_stat(pid_t pid, struct pl_process_stat *ret);
+int __real_pl_process_stat(pid_t pid, struct pl_process_stat *ret);
+int __wrap_pl_process_stat(pid_t pid, struct pl_process_stat *ret)
+{
+    int r = __real_pl_process_stat(pid, ret);
+
+    if (pid == between)
+        ret->bare = false;
+    return r;
 }
 
 static void init(void)
@@ -83,13 +116,26 @@ static size_t environment(bool of_program)
     return of_program && !memmem(text, n, mark, sizeof(mark)) ? 0 : n;
 }
 
-static void go_on(void)
+static void become_program(void)
 {
-    on_pause = NULL;
     assert_int_equal(write(process.in, "\n", 1), 1);
     for (int i = 0; i < 6000 && environment(true) == 0; i++)
         poll(NULL, 0, 10);
     assert_true(environment(true) > 0);
+}
+
+static void go_on(void)
+{
+    on_pause = NULL;
+    become_program();
+    between = 0;
+}
+
+/* A busy machine takes its time: many times what an idle one needs. */
+static void go_on_late(void)
+{
+    if (paused_ms >= 250)
+        go_on();
 }
 
 static int end(void)
@@ -110,37 +156,141 @@ static void wait_empty(void)
 
 /* ---- tests ---- */
 
+static unsigned kill_orphans(unsigned limit_ms, bool *ret_all)
+{
+    pauses = paused_ms = 0;
+    return pl_kill_orphans(&step, UINT_MAX, 0, 0, limit_ms, ret_all);
+}
+
 static void test_kill_orphans_between_two_programs(void **state)
 {
+    bool all = false;
+
     init();
     start();
     wait_empty();
+    between = process.pid;
     on_pause = go_on;
-    assert_true(pl_kill_orphans(&step, UINT_MAX, 0, 0) > 0);
+    assert_true(kill_orphans(LIMIT_MS, &all) > 0);
+    assert_true(all);
+    assert_int_equal(end(), SIGKILL);
+}
+
+static void test_kill_orphans_between_two_programs_for_long(void **state)
+{
+    bool all = false;
+
+    init();
+    start();
+    wait_empty();
+    between = process.pid;
+    on_pause = go_on_late;
+    assert_true(kill_orphans(LIMIT_MS, &all) > 0);
+    assert_true(all);
+    assert_int_equal(end(), SIGKILL);
+}
+
+static void nothing(void) {}
+
+/* Also if no time is left at the first look: as after a stand-still of the machine. */
+static void test_kill_orphans_between_two_programs_for_too_long(void **state)
+{
+    bool all = true;
+
+    init();
+    start();
+    wait_empty();
+    between = process.pid;
+    on_pause = nothing;
+    assert_int_equal(kill_orphans(0, &all), 0);
+    assert_false(all);
+    assert_int_equal(pauses, 10);
+    on_pause = NULL;
+    between = 0;
+    kill(process.pid, SIGKILL);
+    end();
+}
+
+/* A process that got SIGKILL ends when it is given a processor; a tracer can keep it from its end.
+ */
+static void test_kill_orphans_that_take_long_to_end(void **state)
+{
+    pid_t slow;
+    int slow_in, status;
+    bool all = false;
+
+    init();
+    start();
+    wait_empty();
+    become_program();
+    slow = process.pid;
+    slow_in = process.in;
+    if (ptrace(PTRACE_SEIZE, slow, 0, PTRACE_O_TRACEEXIT) < 0) {
+        kill(slow, SIGKILL);
+        end();
+        skip();
+    }
+    start();
+    wait_empty();
+    between = process.pid;
+    on_pause = go_on_late;
+    assert_int_equal(kill_orphans(LIMIT_MS, &all), 2);
+    assert_true(all);
+    assert_int_equal(end(), SIGKILL);
+    assert_int_equal(waitpid(slow, &status, __WALL), slow); /* it has stopped on its way */
+    assert_true(WIFSTOPPED(status));
+    ptrace(PTRACE_DETACH, slow, 0, 0);
+    process.pid = slow;
+    process.in = slow_in;
     assert_int_equal(end(), SIGKILL);
 }
 
 static void test_kill_orphans_leaves_others_alone(void **state)
 {
     int status;
+    bool all = false;
 
     init();
     node[sizeof(node) - 2] = '3';
     start();
     wait_empty();
+    between = process.pid;
     on_pause = go_on;
-    assert_int_equal(pl_kill_orphans(&step, UINT_MAX, 0, 0), 0);
+    assert_int_equal(kill_orphans(LIMIT_MS, &all), 0);
+    assert_true(all);
     assert_int_equal(waitpid(process.pid, &status, WNOHANG), 0);
     kill(process.pid, SIGKILL);
     end();
     node[sizeof(node) - 2] = '2';
 }
 
+/* Some programs are started without any variable: nobody waits for one. */
+static void test_kill_orphans_waits_for_no_empty_environment(void **state)
+{
+    bool all = false;
+    int status;
+
+    init();
+    start();
+    wait_empty();
+    on_pause = nothing;
+    assert_int_equal(kill_orphans(LIMIT_MS, &all), 0);
+    assert_true(all);
+    on_pause = NULL;
+    assert_int_equal(waitpid(process.pid, &status, WNOHANG), 0);
+    kill(process.pid, SIGKILL);
+    end();
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill_orphans_between_two_programs),
+        cmocka_unit_test(test_kill_orphans_between_two_programs_for_long),
+        cmocka_unit_test(test_kill_orphans_between_two_programs_for_too_long),
+        cmocka_unit_test(test_kill_orphans_that_take_long_to_end),
         cmocka_unit_test(test_kill_orphans_leaves_others_alone),
+        cmocka_unit_test(test_kill_orphans_waits_for_no_empty_environment),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -249,9 +249,15 @@ bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,
  * where no plrun can: under the plugin, and where plrun was killed. The process `spare` is left
  * alone: a plrun that only gives up has yet to say why. So are `daemon` and its children. Blocks
- * for a look through /proc. Returns the number of processes that got SIGKILL. */
-unsigned
-pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare, pid_t daemon);
+ * for two looks through /proc; for limit_ms while a process that has no environment yet might be
+ * one, or while they fork faster than they end. Then *ret_all (NULL: not wanted) is false. Returns
+ * the number of processes that got SIGKILL. */
+unsigned pl_kill_orphans(const struct pl_slurm_step *step,
+                         unsigned rank,
+                         pid_t spare,
+                         pid_t daemon,
+                         unsigned limit_ms,
+                         bool *ret_all);
 /* Processes of this job's cgroup that the kernel killed for lack of memory; -1 = unknown. */
 int64_t pl_daemon_oom_kills(void);
 
@@ -286,6 +292,7 @@ struct pl_helper_request;
 int pl_daemon_helper_start(struct pl_daemon *d, struct pl_error *err);
 int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request);
 void pl_daemon_helper_close(struct pl_daemon *d);
+int pl_daemon_helper_socket(const struct pl_daemon *d); /* -EBADF: there is none */
 /* pl_kill_orphans() by the helper, if there is one. */
 void pl_daemon_kill_orphans(struct pl_daemon *d, unsigned rank, pid_t spare);
 

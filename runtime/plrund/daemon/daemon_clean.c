@@ -17,9 +17,10 @@
 #include <time.h>
 
 #define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
-#define PASSES_MAX 10 /* over /proc */
-/* Looks at processes without an environment, with pauses of 1, 2, 4, ... ms: 63 ms in all. */
-#define EMPTY_LOOKS 6
+/* Passes over /proc: at least so many while there is something to wait for, however late the clock
+ * is, as a machine may stand still. Between them pauses of 1, 2, 4, ... ms. */
+#define PASSES_MIN 10
+#define PAUSE_MAX_NS 64000000
 
 /* True if the block of NUL-ended entries has this one. */
 static bool has_entry(const char *block, size_t len, const char *entry)
@@ -66,15 +67,27 @@ struct marks {
     pid_t daemon; /* spared, and its children, which may have the environment of local rank 0 */
 };
 
-enum look {
-    LOOK_OTHER,
-    LOOK_EMPTY,  /* it has no environment: perhaps it is between two programs (execve(2)) */
-    LOOK_ORPHAN, /* a rank's process or a descendant */
+/* Processes that got SIGKILL. Under load they take a while to end, and start nothing meanwhile. */
+struct killed {
+    struct {
+        pid_t pid;
+        uint64_t start;
+    } * list;
+    size_t n, cap;
 };
 
-static enum look look_at(const struct marks *marks, int proc, const char *pid, struct pl_buf *env)
+enum look {
+    LOOK_OTHER,
+    LOOK_BETWEEN, /* it has no environment yet: it is between two programs (execve(2)) */
+    LOOK_ORPHAN,  /* a rank's process or a descendant */
+};
+
+static enum look look_at(const struct marks *marks,
+                         int proc,
+                         const char *pid,
+                         struct pl_buf *env,
+                         struct pl_process_stat *ret)
 {
-    struct pl_process_stat process;
     struct stat st;
     bool marked;
 
@@ -86,40 +99,69 @@ static enum look look_at(const struct marks *marks, int proc, const char *pid, s
                         : memmem(env->data, env->len, marks->rank, strlen(marks->rank)) != NULL) &&
         has_entry(env->data, env->len, marks->job) && has_entry(env->data, env->len, marks->step) &&
         has_entry(env->data, env->len, marks->node);
-    if ((env->len && !marked) || pl_process_stat((pid_t)strtol(pid, NULL, 10), &process) < 0 ||
-        process.state == 'Z' || process.kernel || process.parent == marks->daemon)
+    if ((env->len && !marked) || pl_process_stat((pid_t)strtol(pid, NULL, 10), ret) < 0 ||
+        ret->state == 'Z' || ret->exiting || ret->kernel || ret->parent == marks->daemon)
         return LOOK_OTHER;
-    return marked ? LOOK_ORPHAN : LOOK_EMPTY;
+    return marked ? LOOK_ORPHAN : ret->bare ? LOOK_OTHER : LOOK_BETWEEN;
 }
 
-/* Returns the number of processes that got SIGKILL; *ret_empty: of those without an environment. */
-static unsigned kill_marked(const struct marks *marks, unsigned *ret_empty)
+static bool is_killed(const struct killed *killed, pid_t pid, uint64_t start)
+{
+    for (size_t i = 0; i < killed->n; i++)
+        if (killed->list[i].pid == pid && killed->list[i].start == start)
+            return true;
+    return false;
+}
+
+/* Without memory it is forgotten, and gets SIGKILL again. */
+static void remember(struct killed *killed, pid_t pid, uint64_t start)
+{
+    if (killed->n == killed->cap) {
+        size_t cap = PL_MAX(killed->cap * 2, (size_t)16);
+        void *grown = realloc(killed->list, cap * sizeof(*killed->list));
+
+        if (!grown)
+            return;
+        killed->list = grown;
+        killed->cap = cap;
+    }
+    killed->list[killed->n].pid = pid;
+    killed->list[killed->n++].start = start;
+}
+
+/* Returns the number of processes that got SIGKILL for the first time; *ret_between: of those that
+ * are between two programs. */
+static unsigned kill_marked(const struct marks *marks, struct killed *killed, unsigned *ret_between)
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     DIR *dir = opendir("/proc");
+    struct pl_process_stat stat;
     struct dirent *e;
     unsigned n = 0;
 
-    *ret_empty = 0;
+    *ret_between = 0;
     while (dir && (e = readdir(dir))) {
         enum look look;
         int64_t pid;
         int fd;
 
         if (pl_parse_int(e->d_name, 2, INT32_MAX, &pid, NULL) < 0 || pid == marks->daemon ||
-            pid == marks->spare)
+            pid == marks->spare || pid == getpid())
             continue;
-        look = look_at(marks, dirfd(dir), e->d_name, &env);
-        *ret_empty += look == LOOK_EMPTY;
-        if (look != LOOK_ORPHAN)
+        look = look_at(marks, dirfd(dir), e->d_name, &env, &stat);
+        *ret_between += look == LOOK_BETWEEN;
+        if (look != LOOK_ORPHAN || is_killed(killed, (pid_t)pid, stat.start))
             continue;
         /* By descriptor, and checked again: pids are reused. */
         fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
         if (fd < 0)
             continue;
-        if (look_at(marks, dirfd(dir), e->d_name, &env) == LOOK_ORPHAN) {
+        look = look_at(marks, dirfd(dir), e->d_name, &env, &stat);
+        *ret_between += look == LOOK_BETWEEN;
+        if (look == LOOK_ORPHAN) {
             pl_log_info("child", "ending process %d, an orphan of the step", (int)pid);
             syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+            remember(killed, (pid_t)pid, stat.start);
             n++;
         }
         close(fd);
@@ -129,11 +171,18 @@ static unsigned kill_marked(const struct marks *marks, unsigned *ret_empty)
     return n;
 }
 
-unsigned pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t spare, pid_t daemon)
+unsigned pl_kill_orphans(const struct pl_slurm_step *step,
+                         unsigned rank,
+                         pid_t spare,
+                         pid_t daemon,
+                         unsigned limit_ms,
+                         bool *ret_all)
 {
     struct marks marks = {.of_rank = rank != UINT_MAX, .spare = spare, .daemon = daemon};
+    uint64_t limit_ns = pl_now_ns() + limit_ms * 1000000ull;
     struct timespec pause = {0, 1000000};
-    unsigned killed, empty, looks = 0, sum = 0;
+    struct killed killed = {0};
+    unsigned fresh, between, clean = 0, sum = 0;
 
     snprintf(marks.job, sizeof(marks.job), "SLURM_JOB_ID=%s", step->id.job);
     snprintf(marks.step, sizeof(marks.step), "SLURM_STEP_ID=%s", step->id.step);
@@ -142,17 +191,20 @@ unsigned pl_kill_orphans(const struct pl_slurm_step *step, unsigned rank, pid_t 
         snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=%u", rank);
     else
         snprintf(marks.rank, sizeof(marks.rank), "SLURM_PROCID=");
-    /* A process may have forked while the folder was read, or was about to run another program. */
-    for (int i = 0; i < PASSES_MAX; i++) {
-        killed = kill_marked(&marks, &empty);
-        sum += killed;
-        if (!killed && (!empty || looks++ == EMPTY_LOOKS))
-            break;
-        if (!killed) {
+    /* A process may have forked while the folder was read, and its child may have a pid that the
+     * reader had passed: two passes find nothing. */
+    for (unsigned i = 0; clean < 2 && (i < PASSES_MIN || pl_now_ns() < limit_ns); i++) {
+        fresh = kill_marked(&marks, &killed, &between);
+        sum += fresh;
+        clean = fresh || between ? 0 : clean + 1;
+        if (between) {
             nanosleep(&pause, NULL);
-            pause.tv_nsec *= 2;
+            pause.tv_nsec = PL_MIN(pause.tv_nsec * 2, (long)PAUSE_MAX_NS);
         }
     }
+    free(killed.list);
+    if (ret_all)
+        *ret_all = clean == 2;
     return sum;
 }
 

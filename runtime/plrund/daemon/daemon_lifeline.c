@@ -32,6 +32,14 @@ static void send_socket(const struct pl_daemon_lifeline *l, const char *path)
         pl_send_fds(l->fd, packet, (size_t)len, NULL, 0);
 }
 
+static void send_helper(const struct pl_daemon_lifeline *l)
+{
+    int fd = pl_daemon_helper_socket(l->daemon);
+
+    if (fd >= 0)
+        pl_send_fds(l->fd, &(char){PL_LIFELINE_HELPER}, 1, &fd, 1);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct pl_daemon_lifeline *l = handle->data;
@@ -75,6 +83,7 @@ void pl_daemon_lifeline_start(struct pl_daemon *d)
     fcntl(pair[0], F_SETFL, O_NONBLOCK); /* a lifeline that is stopped holds nothing up */
     d->lifeline = l;
     send_socket(l, d->socket_path);
+    send_helper(l);
     for (unsigned i = 0; i < d->n_present; i++) /* it reads them even if we die meanwhile */
         pl_daemon_lifeline_hold(d, &d->ranks[i]);
     r = pl_daemon_spawn(d, &l->process, "--lifeline", true, pair[1], on_exit_of_lifeline);

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -11,6 +12,10 @@
 
 #define ANSWER_MS 10000 /* a look through /proc on a busy node with thousands of processes */
 #define STOPPED_MS 100  /* then the helper may have been stopped */
+/* For processes that are between two programs: slurmstepd waits for the daemon meanwhile, and for
+ * the helper alone it does not. */
+#define BETWEEN_MS 500
+#define BETWEEN_LATE_MS 10000
 
 struct pl_daemon_helper {
     uv_process_t process;
@@ -21,26 +26,45 @@ struct pl_daemon_helper {
 
 /* ---- the helper's side ---- */
 
-static int32_t end_orphans(const struct pl_slurm_step *step,
-                           const struct pl_helper_request *request)
+struct helper {
+    struct pl_slurm_step step;
+    pid_t daemon;
+    bool none_left; /* all ranks have ended, and all that they had left */
+};
+
+static int32_t end_orphans(struct helper *h, const struct pl_helper_request *request)
 {
-    return (int32_t)pl_kill_orphans(step, request->rank, request->spare, getppid());
+    bool all;
+    int32_t n = (int32_t)pl_kill_orphans(&h->step, request->rank, request->spare, h->daemon,
+                                         BETWEEN_MS, &all);
+
+    if (request->rank == UINT_MAX)
+        h->none_left = all;
+    return n;
 }
 
-static int32_t (*const table[])(const struct pl_slurm_step *, const struct pl_helper_request *) = {
+static int32_t (*const table[])(struct helper *, const struct pl_helper_request *) = {
     [PL_HELPER_ORPHANS] = end_orphans,
 };
+
+/* The daemon has ended; so has its lifeline, which has our socket, too, and so have the ranks. A
+ * daemon that was killed has not asked. Under plrun each rank's plrun ends what it has left. */
+static void look_again(const struct helper *h)
+{
+    if (h->step.plugin && !h->none_left)
+        pl_kill_orphans(&h->step, UINT_MAX, 0, h->daemon, BETWEEN_LATE_MS, NULL);
+}
 
 int pl_helper_run(int fd, struct pl_error *err)
 {
     static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
+    struct helper helper = {.daemon = getppid()};
     struct pl_helper_request request;
-    struct pl_slurm_step step;
-    int r = pl_slurm_step_from_env(&step, false, err);
+    int r = pl_slurm_step_from_env(&helper.step, false, err);
     ssize_t n;
 
-    /* The end of the socket would do, but not for a helper that its user has stopped. */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* One that its user has stopped goes on, and reads the end of the socket. */
+    prctl(PR_SET_PDEATHSIG, SIGCONT);
     for (size_t i = 0; i < PL_COUNT(ignored); i++) /* Slurm signals every process of a step */
         signal(ignored[i], SIG_IGN);
     while (r == 0 && (n = recv(fd, &request, sizeof(request), 0)) != 0) {
@@ -48,14 +72,17 @@ int pl_helper_run(int fd, struct pl_error *err)
 
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0)
+            break;
         if (n != sizeof(request))
             return pl_error_set(err, -EPROTO, "the daemon sends a request that is none");
         answer.sequence = request.sequence;
         if (request.what < PL_COUNT(table))
-            answer.result = table[request.what](&step, &request);
-        if (send(fd, &answer, sizeof(answer), MSG_NOSIGNAL) < 0)
-            return 0;
+            answer.result = table[request.what](&helper, &request);
+        send(fd, &answer, sizeof(answer), MSG_NOSIGNAL); /* who has ended does not read it */
     }
+    if (r == 0)
+        look_again(&helper);
     return r;
 }
 
@@ -137,12 +164,17 @@ void pl_daemon_kill_orphans(struct pl_daemon *d, unsigned rank, pid_t spare)
     int r;
 
     if (!d->helper) {
-        pl_kill_orphans(&d->step, rank, spare, getpid());
+        pl_kill_orphans(&d->step, rank, spare, getpid(), BETWEEN_MS, NULL);
         return;
     }
     r = pl_daemon_helper_ask(d, &request);
     if (r < 0)
         pl_log_warn("child", "the helper does not end the orphans of ranks: %s", strerror(-r));
+}
+
+int pl_daemon_helper_socket(const struct pl_daemon *d)
+{
+    return d->helper ? d->helper->fd : -EBADF;
 }
 
 void pl_daemon_helper_close(struct pl_daemon *d)

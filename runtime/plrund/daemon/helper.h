@@ -24,7 +24,9 @@ struct pl_helper_answer {
     int32_t result;
 };
 
-/* The process itself: `plrund --helper FD`. Returns when the daemon has closed its end. */
+/* The process itself: `plrund --helper FD`. Returns when the daemon and its lifeline have closed
+ * their end, or have been killed; under the plugin it then ends what the ranks have left, unless
+ * that is done. */
 int pl_helper_run(int fd, struct pl_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -19,6 +20,7 @@ struct ranks {
     size_t n, cap;
     bool silent;      /* the daemon is stopped: its end of our socket is open */
     char socket[160]; /* the daemon's path; "" = not told yet */
+    int helper;       /* the daemon's end of its helper's socket; -EBADF = none */
 };
 
 static int add_rank(struct ranks *ranks, int pidfd)
@@ -87,7 +89,9 @@ static bool hear(struct ranks *ranks)
         return true;
     if (n > 1 && packet[0] == PL_LIFELINE_SOCKET)
         snprintf(ranks->socket, sizeof(ranks->socket), "%.*s", (int)n - 1, packet + 1);
-    if (n_fds && (n <= 0 || packet[0] != PL_LIFELINE_RANK))
+    if (n_fds && n > 0 && packet[0] == PL_LIFELINE_HELPER && ranks->helper < 0)
+        ranks->helper = pidfd;
+    else if (n_fds && (n <= 0 || packet[0] != PL_LIFELINE_RANK))
         close(pidfd);
     else if (n_fds && add_rank(ranks, pidfd) < 0)
         pl_log_error("child", "out of memory: a rank is not guarded");
@@ -165,9 +169,10 @@ int pl_lifeline_run(int fd, struct pl_error *err)
 {
     static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
     _cleanup_close_ int daemon = open_daemon(fd);
-    struct ranks ranks = {0};
+    struct ranks ranks = {.helper = -EBADF};
     int r;
 
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* one that somebody has stopped goes on */
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
     r = add_rank(&ranks, fd); /* the first of the list is the socket */
@@ -187,5 +192,6 @@ int pl_lifeline_run(int fd, struct pl_error *err)
     for (size_t i = 0; i < ranks.n; i++)
         close(ranks.fds[i].fd);
     free(ranks.fds);
+    pl_closep(&ranks.helper);
     return r < 0 ? pl_error_errno(err, r, "cannot wait") : 0;
 }
