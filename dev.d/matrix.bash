@@ -40,7 +40,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       aarch64       cross-compiled; the kernels' tests run under qemu
 
 Without a name all of them run. A row prints its name, its seconds, and ok,
-failed or skipped with the reason. Ends with "N passed, N failed, N skipped";
+failed or skipped with the reason. At the end it names the failed rows again,
+each with its first failed tests. Ends with "N passed, N failed, N skipped";
 the status is 0 when nothing failed.
 TXT
 }
@@ -421,12 +422,19 @@ matrix_row() {
     [[ $OUTCOME != failed ]] || tail -n 40 "$MATRIX_DIR/$1.log"
 }
 
+# matrix_failures NAME: a line for the failed row, and one for each of its first tests that failed.
+matrix_failures() {
+    printf 'failed: %s\n' "$1"
+    grep -am 10 '^not ok ' "$MATRIX_DIR/$1.log" | sed "s/^not ok/failed: $1:/" || true
+}
+
 matrix_ended() {
     ! pid_start "$1" >/dev/null
 }
 
 cmd_matrix() {
     local row
+    local -a failed=()
     local -A count=([ok]=0 [failed]=0 [skipped]=0)
     if [[ ${1:-} == -h || ${1:-} == --help ]]; then
         matrix_usage
@@ -448,6 +456,10 @@ cmd_matrix() {
     for row; do
         matrix_row "$row"
         count[$OUTCOME]=$((count[$OUTCOME] + 1))
+        [[ $OUTCOME != failed ]] || failed+=("$row")
+    done
+    for row in "${failed[@]}"; do
+        matrix_failures "$row"
     done
     printf '%d passed, %d failed, %d skipped\n' "${count[ok]}" "${count[failed]}" "${count[skipped]}"
     ((count[failed] == 0)) || exit 1

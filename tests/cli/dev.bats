@@ -147,6 +147,33 @@ fake_ci() {
     [ "${lines[-1]}" = '3 passed, 1 failed, 1 skipped' ]
 }
 
+@test ".ci/run names what has failed once more at its end" {
+    fake_ci 'echo failed: build: a test; echo 3 passed, 1 failed, 1 skipped; exit 1' \
+        'echo failed: row; echo failed: row: 2 first; echo 2 passed, 1 failed, 4 skipped; exit 1'
+    [ "$status" = 1 ]
+    [ "$(tail -n 4 <<<"$output")" = 'failed: build: a test
+failed: row
+failed: row: 2 first
+5 passed, 2 failed, 5 skipped' ]
+}
+
+@test "matrix names the first failed tests of a row" {
+    mkdir matrix
+    printf '%s\n' '1..3' 'ok 1 a' 'not ok 2 first' '# (in test file x.bats)' 'not ok 3 second' >matrix/row.log
+    printf 'error\n' >matrix/other.log
+    # shellcheck disable=SC2016 # for the inner shell
+    run -0 env PLUME_SRC="$SRC" bash -euc '
+        . "$PLUME_SRC/dev.d/common.bash"
+        . "$PLUME_SRC/dev.d/matrix.bash"
+        MATRIX_DIR=$PWD/matrix
+        matrix_failures row
+        matrix_failures other'
+    [ "$output" = 'failed: row
+failed: row: 2 first
+failed: row: 3 second
+failed: other' ]
+}
+
 @test "soak fuzz has seconds for each target, and targets for its seconds" {
     run -0 "$SRC/dev" soak fuzz --list
     [ "$(awk '{ print $1 }' <<<"$output" | sort)" = \
