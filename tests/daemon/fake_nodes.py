@@ -6,6 +6,8 @@ whose ranks are played over its socket.
 A daemon reports its ranks' progress once a second, in one message, whatever the ranks' own rate is: so
 does a node here, in report().
 """
+import contextlib
+import glob
 import hashlib
 import hmac
 import json
@@ -241,9 +243,12 @@ class Fleet:
         self.until("the end", lambda: all(n.ended for n in self.nodes))
 
     def cpu_s(self):
-        """Processor time of node 0's plrund, from the scheduler: ticks are too coarse."""
-        with open(f"/proc/{self.daemon.process.pid}/schedstat", encoding="ascii") as f:
-            return int(f.read().split()[0]) / 1e9
+        """Processor time of all threads of node 0's plrund, from the scheduler: ticks are too coarse."""
+        total = 0
+        for path in glob.glob(f"/proc/{self.daemon.process.pid}/task/*/schedstat"):
+            with contextlib.suppress(OSError), open(path, encoding="ascii") as f:  # a thread may end
+                total += int(f.read().split()[0])
+        return total / 1e9
 
     def memory_mib(self, field="VmRSS"):
         with open(f"/proc/{self.daemon.process.pid}/status", encoding="ascii") as f:
