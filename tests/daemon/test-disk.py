@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 
+import fake_nodes
 import harness
 from harness import equal, running, wait_for
 
@@ -256,6 +257,31 @@ def test_blocked_at_the_end(step):
                  "27 bytes of the output"):
         assert part in said, said
     assert not os.path.exists(step.trial("result.json")), said
+
+
+def test_blocked_metrics(step):
+    """More metrics than wait in memory: the result says how many are lost, and why."""
+    library = os.environ.get("FAKE_STALE")
+    if not library:
+        print("# skipped: nothing can be preloaded")
+        return
+    flag = step.path("blocked")
+    step.env.update(LD_PRELOAD=library, FAKE_STALE=flag, FAKE_STALE_BLOCKS="1",
+                    FAKE_STALE_DIR=step.trial("attempt-0", "metrics.jsonl"))
+    fleet, seen = fake_nodes.Fleet(step, 2, 1), set()
+    watcher = fleet.add(fake_nodes.Watcher(fleet, lambda e: seen.add(e.get("step"))))
+    fleet.until("a snapshot", lambda: watcher.snapshots)
+    os.close(os.open(flag, os.O_CREAT | os.O_WRONLY))
+    for number in range(1, 90):
+        fleet.report(number, lambda rank, n: {f"{i:0250}": n for i in range(250)})
+        fleet.until("the record", lambda n=number: n in seen)
+    os.unlink(flag)
+    fleet.end()
+    equal(fleet.daemon.wait(), 0)
+    lost, rows = step.result()["unwritten"], step.lines("events.jsonl") + step.lines("metrics.jsonl")
+    equal((lost["events"], lost["metrics"] + len(rows)), (0, lost["seq"]))
+    assert lost["metrics"] > 1, lost
+    equal(lost["error"], "the file system did not answer")
 
 
 def test_blocked_output(step):

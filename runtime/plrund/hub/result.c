@@ -114,12 +114,15 @@ static void add_unwritten(struct pl_hub_end *end)
     size_t events = pl_log_file_missing(e) + end->events_lost;
     size_t metrics = pl_log_file_missing(m) + end->metrics_lost;
     int error = e->error ? e->error : m->error;
+    const char *reason = strerror(error ? -error : ENOSPC);
 
+    if (!error && end->events_lost + end->metrics_lost) /* memory was full, not the disk */
+        reason = "the file system did not answer";
     if (events + metrics || e->unsure || m->unsure)
         json_object_set_new(end->result, "unwritten",
                             json_pack("{s:I, s:I, s:I, s:s}", "events", (json_int_t)events,
                                       "metrics", (json_int_t)metrics, "seq", end->seq, "error",
-                                      strerror(error ? -error : ENOSPC)));
+                                      reason));
 }
 
 /* On a full disk the result is made shorter, until it fits into the room that it has. */
