@@ -372,6 +372,7 @@ static void test_logsumexp_of_infinities(void **state)
         {{inf, inf}, inf, {nan, nan}},       {{-inf, 1}, 1, {0, 1}},
         {{nan, 1}, nan, {nan, nan}},         {{inf, -inf}, inf, {nan, 0}},
         {{1e300, 1e300}, 1e300, {0.5, 0.5}}, {{-1000, -1000}, -1000 + M_LN2, {0.5, 0.5}},
+        {{inf, 1000}, inf, {nan, 0}},        {{inf, 65504}, inf, {nan, 0}},
     };
 
     (void)state;
