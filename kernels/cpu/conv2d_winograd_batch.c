@@ -91,13 +91,14 @@ static void read_dz(void *ctx, size_t begin, size_t end)
 {
     struct group *g = ctx;
     const struct pl_winograd *w = &g->w;
-    float *pixels = image_scratch(g), *dz = pixels + PL_MAX(w->x_size, w->y_size) + PL_NR;
+    float *pixels = image_scratch(g), *dz;
 
     memset(g->db + begin * g->a->out, 0, (end - begin) * g->a->out * sizeof(float));
     if (!pixels) {
         __atomic_store_n(&g->lost, true, __ATOMIC_RELAXED);
         return;
     }
+    dz = pixels + PL_MAX(w->x_size, w->y_size) + PL_NR;
     memset(pixels, 0, w->y_size * sizeof(*pixels));
     for (size_t n = begin; n < end; n++) {
         for (size_t o = 0; o < g->a->out; o += PL_LANES) {
