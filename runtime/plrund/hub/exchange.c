@@ -62,6 +62,7 @@ void pl_hub_exchange(struct pl_hub *hub, const struct pl_msg_node_exchange *give
     json_array_set_new(x->values, (size_t)given->rank, json_string(given->value));
     if (x->n_given < hub->step->ntasks)
         return;
+    pl_hub_send_log(hub); /* what ranks have said before is in it */
     pl_hub_broadcast(
         hub, &(struct pl_msg){.type = PL_MSG_HUB_EXCHANGED, .hub_exchanged = {x->name, x->values}});
     for (p = &hub->exchanges; *p != x; p = &(*p)->next)

@@ -8,8 +8,10 @@
 
 void pl_hub_confirm_bye(struct pl_hub *hub, unsigned node_id)
 {
-    if (hub->nodes[node_id].bye_due)
-        pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
+    if (!hub->nodes[node_id].bye_due)
+        return;
+    pl_hub_send_log(hub); /* the ends of its ranks are in it */
+    pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
     hub->nodes[node_id].bye_due = false;
 }
 
