@@ -204,7 +204,8 @@ static bool may_be_wide(size_t kernel)
 {
     return kernel == AT_widen || kernel == AT_narrow || kernel == AT_arange ||
            kernel == AT_copy || /* casts of what is not dense */
-           kernel == AT_top; /* its result is of integers, so that no type of 16 bits is its own */
+           kernel == AT_top ||  /* its result is of integers: no type of 16 bits is its own */
+           kernel == AT_whole;  /* so may its result be */
 }
 
 /* As f_matmul's: its gradient is a sum of products, so all of it is in f32. */

@@ -236,6 +236,9 @@ static plume_tensor *f_index(struct net *net)
     last = OP(PLUME_OP_WHOLE, ARGS({4}, {0}), last,
               op(net, PLUME_OP_RANGE, 0, NULL,
                  (struct plume_op_args)ARGS({1, 3, 1}, {0}))); /* 0, 2, 1, 0 */
+    /* what counts is where a label is at most that */
+    y = OP(PLUME_OP_BINARY, ARGS({2}, {0}), y,
+           OP(PLUME_OP_WHOLE, ARGS({6}, {0}), &net->t[4], last));
     z = OP(PLUME_OP_SCATTER_ADD, ARGS({2, 1}, {0}), z, last, z);
     a = OP(PLUME_OP_SCATTER_ADD, ARGS({0, 1}, {0}), a, last, a);
     sum = OP(PLUME_OP_BINARY, NONE, weigh(net, sum),
