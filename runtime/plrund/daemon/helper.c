@@ -83,6 +83,7 @@ int pl_helper_run(int fd, struct pl_error *err)
     }
     if (r == 0)
         look_again(&helper);
+    prctl(PR_SET_PDEATHSIG, 0); /* LeakSanitizer stops a process that exits, and waits for that */
     return r;
 }
 

@@ -193,5 +193,6 @@ int pl_lifeline_run(int fd, struct pl_error *err)
         close(ranks.fds[i].fd);
     free(ranks.fds);
     pl_closep(&ranks.helper);
+    prctl(PR_SET_PDEATHSIG, 0); /* LeakSanitizer stops a process that exits, and waits for that */
     return r < 0 ? pl_error_errno(err, r, "cannot wait") : 0;
 }
