@@ -177,7 +177,7 @@ needs() {
         ((first < 19)) || { echo "$output"; false; } # the ops' times are measured
     # A run with more microbatches has neither the memory of this planning nor the links of another stage.
     gpt=(gpt --layers 4 --width 32 --heads 2 --context 64 --batch_size 64)
-    told 3 "${run[@]}" --stages 2 --microbatches 4 "${gpt[@]}"
+    told 4 "${run[@]}" --stages 2 --microbatches 4 "${gpt[@]}"
     [[ $told =~ ^"--microbatches "([0-9]+)" (" ]] || { echo "$told"; false; }
     fits "${run[@]}" --stages 2 --microbatches "${BASH_REMATCH[1]}" "${gpt[@]}"
     # Too many parameters per stage.

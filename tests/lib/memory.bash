@@ -6,10 +6,10 @@
 room() {
     local mib=$1 engine
     shift
-    # The address space of the rank that has least for the engine.
+    # The address space of the rank that has least for the engine, in bytes.
     engine=$(ulimit -v 900000 && pltrain --max-steps 1 --summary "$@" | grep -E '^(needs|model:) ' |
-        grep -o 'of [0-9.]* MB' | sed 's/of \([0-9]*\).*/\1/' | sort -n | head -n 1)
-    LIMIT=$((900000 - engine * 1000000 / 1024 + mib * 1024))
+        grep -o 'of [0-9.]* MB' | awk 'NR == 1 || $2 < least { least = $2 } END { printf "%.0f", least * 1e6 }')
+    LIMIT=$(((900000 * 1024 - engine) / 1024 + mib * 1024))
 }
 
 # told MIB ARGS...: a run for whose memory the engine has so much is told that it does not fit, and what does (`told`).

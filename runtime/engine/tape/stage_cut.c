@@ -92,15 +92,15 @@ static double stage_best(const struct pl_cut_problem *p,
 
     *ret_from = 0;
     for (size_t i = end; i-- > stage;) {
-        double own = seconds[end] - seconds[i], all;
+        double own = seconds[end] - seconds[i], bytes, all;
 
         params += added_bytes(p, sums, i, end);
-        if (own >= best || params > limit)
+        if (p->even ? params / limit >= best : own >= best || params > limit)
             break;
-        if ((stage == 0 && i > 0) || (i > 0 && !may_cut(p, i)) ||
-            params + stage_kept(p, sums, stage, i, end) > limit)
+        bytes = params + stage_kept(p, sums, stage, i, end);
+        if ((stage == 0 && i > 0) || (i > 0 && !may_cut(p, i)) || (!p->even && bytes > limit))
             continue;
-        all = own + transfer_at(p, i) + transfer_at(p, end);
+        all = p->even ? bytes / limit : own + transfer_at(p, i) + transfer_at(p, end);
         if (stage > 0)
             all = PL_MAX(all, before[i]);
         if (all < best) {

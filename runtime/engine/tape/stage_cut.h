@@ -44,10 +44,14 @@ struct pl_cut_problem {
     const struct pl_cut_use *uses; /* in order of ops; NULL: no parameters */
     size_t n_uses;
     const double *limit; /* bytes of each stage's device; NULL: no limits */
+    /* Not the fastest cut, but the one whose fullest device is least full. It depends on no time.
+     * It needs limits, and ignores whether it keeps them. */
+    bool even;
 };
 
 /* Finds an optimum. ret_cut: stages + 1 entries; stage s has the ops [ret_cut[s], ret_cut[s + 1]).
- * *ret_seconds: of its slowest stage. -EINVAL: there are fewer ops than stages, or too many cuts
+ * *ret_seconds: of its slowest stage (`even`: what its fullest
+ * device has, by its limit). -EINVAL: there are fewer ops than stages, or too many cuts
  * are forbidden; -ENOSPC: no cut fits the memory; -ENOMEM. */
 int pl_cut_best(const struct pl_cut_problem *problem,
                 size_t *ret_cut,

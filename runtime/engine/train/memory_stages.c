@@ -7,7 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-#define CUTS 16 /* that are planned to find one that fits */
+/* That are planned to find one that fits. */
+#define CUTS 20
+#define EVEN_CUTS 4
 #define CHOICES_MAX 4
 
 /* What a rank tells the others. */
@@ -105,10 +107,14 @@ static int plan_as(struct pl_trainer *t,
 /* The first cut is of estimates: what ops keep, and Adam's state. A stage's plan says how far off
  * its estimate is: by so much its limit is lower for the next cut. A stage that has not fitted must
  * become smaller, so no cut comes twice. If no cut has such limits, since other ops are estimated
- * better, only this last rule is left. */
+ * better, only this last rule is left. These cuts depend on measured times, so one run may find a
+ * cut where another does not. The last ones therefore do not: the fullest device is as empty as the
+ * estimates allow, and then as the plans of these cuts do. */
+enum rule { BY_PLANS, BY_STEPS, EVENLY };
+
 struct search {
     double limits[PL_STAGES_MAX], most[PL_STAGES_MAX]; /* of the estimates */
-    bool by_steps;
+    enum rule rule;
 };
 
 static void tighten(const struct pl_pipe *pipe, const size_t *cut, struct search *search)
@@ -118,16 +124,26 @@ static void tighten(const struct pl_pipe *pipe, const size_t *cut, struct search
 
     pl_cut_stages(&problem, cut, NULL, bytes);
     for (unsigned s = 0; s < pipe->n_stages; s++) {
+        if (search->rule == EVENLY) {
+            search->limits[s] = pipe->limits[s] * bytes[s] / pipe->needs[s];
+            continue;
+        }
         if (pipe->needs[s] > pipe->limits[s])
             search->most[s] = fmin(search->most[s], bytes[s] * (1 - 1e-9));
         search->limits[s] = search->most[s];
-        if (!search->by_steps)
+        if (search->rule == BY_PLANS)
             search->limits[s] =
                 fmin(search->limits[s], pipe->limits[s] - (pipe->needs[s] - bytes[s]));
     }
 }
 
-/* While the cut moves a rank has the arrays of both. */
+static void set_rule(const struct pl_pipe *pipe, struct search *search, enum rule rule)
+{
+    search->rule = rule;
+    memcpy(search->limits, rule == EVENLY ? pipe->limits : search->most, sizeof(search->limits));
+}
+
+/* While the cut moves a rank has the parameters of both. */
 static int has_room(struct pl_trainer *t, const size_t *cut, bool *ret, struct pl_error *err)
 {
     const struct pl_pipe *pipe = &t->pipe;
@@ -135,6 +151,7 @@ static int has_room(struct pl_trainer *t, const size_t *cut, bool *ret, struct p
     double bytes[PL_STAGES_MAX];
     struct pl_device_memory memory = {0};
 
+    problem.kept = problem.entering = NULL;
     pl_cut_stages(&problem, cut, NULL, bytes);
     t->dev->ops->memory(t->dev, &memory);
     return pl_comm_agree(
@@ -180,13 +197,15 @@ static int cut_again(struct pl_trainer *t, double limit, struct told *all, struc
         struct told mine = {.limit = limit};
         struct pl_error own = {0};
 
+        if (i == CUTS - EVEN_CUTS && search.rule != EVENLY)
+            set_rule(pipe, &search, EVENLY);
+        problem.even = search.rule == EVENLY;
         r = pl_pipe_choose(pipe, &problem, cut, &seconds, &own);
-        if (r == -ENOSPC && !search.by_steps) {
-            search.by_steps = true;
-            memcpy(search.limits, search.most, sizeof(search.limits));
+        if (r == -ENOSPC && search.rule != EVENLY) { /* the verdict of all ranks */
+            set_rule(pipe, &search, search.rule + 1);
             continue;
         }
-        if (r == -ENOSPC || r == -EINVAL) /* the verdict of all ranks */
+        if (r == -ENOSPC || r == -EINVAL)
             break;
         if (r == 0)
             r = plan_as(t, &(struct pl_pipe_as){.cut = cut}, 0, &mine, &own);
@@ -200,6 +219,10 @@ static int cut_again(struct pl_trainer *t, double limit, struct told *all, struc
             tighten(pipe, cut, &search);
     }
     r = fits ? has_room(t, cut, &room, err) : 0;
+    if (search.rule == EVENLY && fits) { /* the limits of the cuts that come later */
+        search.rule = BY_PLANS;
+        tighten(pipe, cut, &search);
+    }
     if (r == 0 && room)
         r = move(t, cut, &search, err);
     if (r < 0)
@@ -228,12 +251,17 @@ static int try(struct choices *c,
 {
     struct pl_trainer *t = c->trainer;
     struct told mine = {.limit = as->stages ? c->limit : c->own};
+    struct pl_pipe_as anew = *as;
     struct pl_error own = {0};
     double most = 0;
-    int r = plan_as(t, as, batch, &mine, &own);
+    int r;
+
+    if (!anew.stages)
+        anew.stages = t->pipe.n_stages;
+    r = plan_as(t, &anew, batch, &mine, &own);
 
     *ret = false;
-    if (r == -ENOSPC || r == -EINVAL) /* no cut: the verdict of all ranks */
+    if (r == -EINVAL) /* no cut: the verdict of all ranks */
         return 0;
     if (r == 0)
         r = gather(t, &mine, c->all, &own);

@@ -69,9 +69,10 @@ static int more_costs(struct pl_pipe *pipe, const struct pl_pipe_was *was, struc
 
 static int cut_as(struct pl_pipe *pipe,
                   const struct pl_pipe_as *as,
-                  const struct pl_pipe_was *was,
+                  struct pl_pipe_was *was,
                   struct pl_error *err)
 {
+    struct pl_cut_problem problem;
     size_t bytes;
     int r = 0;
 
@@ -85,8 +86,11 @@ static int cut_as(struct pl_pipe *pipe,
         memcpy(pipe->cut, as->cut, bytes);
     else
         r = more_costs(pipe, was, err);
-    if (r == 0 && !as->cut)
-        r = pl_pipe_choose_first(pipe, pipe->cut, err);
+    if (r == 0 && !as->cut) {
+        problem = pl_pipe_problem(pipe);
+        problem.even = true;
+        r = pl_pipe_choose(pipe, &problem, pipe->cut, &was->fullest, err);
+    }
     if (r == 0)
         pipe->params->stages = (struct pl_param_stages){.n = pipe->n_stages, .cut = pipe->cut};
     return r;
@@ -177,12 +181,13 @@ static int try_options(struct pl_pipe *pipe,
     struct pl_error own = {0};
     int r = pl_pipe_as_begin(pipe, as, &was, &own);
 
-    *ret = r == 0;
-    if (r == 0) {
+    *ret = r == 0 && was.fullest <= 1;
+    if (r == 0)
         pl_pipe_as_end(pipe, &was);
+    if (*ret) {
         r = pl_buf_addf(text, "%s%s", text->len ? ", or " : "", options);
     }
-    if (r == 0 || r == -ENOSPC || r == -EINVAL) /* the verdict of all ranks */
+    if (r == 0 || r == -EINVAL) /* the verdict of all ranks */
         return 0;
     return pl_error_set(err, r, "%s", pl_error_text(&own));
 }

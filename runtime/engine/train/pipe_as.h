@@ -8,9 +8,11 @@
 /* Zeros: as they are. */
 struct pl_pipe_as {
     uint64_t microbatches;
-    bool in_turn;      /* --schedule 1f1b */
-    bool recompute;    /* on */
-    unsigned stages;   /* a multiple of those that there are, on devices like these, cut anew */
+    bool in_turn;   /* --schedule 1f1b */
+    bool recompute; /* on */
+    /* A multiple of those that there are, on devices like these, cut anew as evenly as the memory
+     * allows: times are measured, and another run measures others. */
+    unsigned stages;
     const size_t *cut; /* of the stages that there are; NULL: their own */
 };
 
@@ -22,12 +24,13 @@ struct pl_pipe_was {
     size_t *cut, own_from, own_to;
     struct pl_pipe_costs costs;
     struct pl_param_stages stages;
-    bool cuts; /* another cut */
+    bool cuts;      /* another cut */
+    double fullest; /* if it is made here: what its fullest device has by the estimates, by limit */
 };
 
-/* Starts. With more stages it finds their cut: -ENOSPC or -EINVAL if there is none, and the
- * pipeline is as before. It must not run until pl_pipe_as_end(). -ENOMEM. Collective if there are
- * more stages. */
+/* Starts. With `stages` it finds their cut, which may need more memory than there is: -EINVAL if
+ * there is none, and the pipeline is as before. It must not run until pl_pipe_as_end(). -ENOMEM.
+ * Collective with `stages`. */
 int pl_pipe_as_begin(struct pl_pipe *pipe,
                      const struct pl_pipe_as *as,
                      struct pl_pipe_was *was,

@@ -85,13 +85,15 @@ static void make(struct problem *x, uint64_t seed)
     x->p.entering = pl_rng_below(&rng, 2) ? x->entering : NULL;
     x->p.in_flight = pl_rng_below(&rng, 2) ? x->in_flight : NULL;
     x->p.limit = pl_rng_below(&rng, 3) ? x->limit : NULL;
+    x->p.even = x->p.limit && pl_rng_below(&rng, 4) == 0;
     if (pl_rng_below(&rng, 2)) {
         add_uses(x, &rng);
         x->p.uses = x->uses;
     }
 }
 
-/* The slowest stage of a cut; INFINITY if it is not allowed. By the definition, op by op. */
+/* The slowest stage of a cut, or the fullest (`even`); INFINITY if it is not allowed. By the
+ * definition, op by op. */
 static double worth(const struct pl_cut_problem *p, const size_t *cut)
 {
     double most = 0;
@@ -121,7 +123,9 @@ static double worth(const struct pl_cut_problem *p, const size_t *cut)
             if (here && p->uses[u].first)
                 bytes += p->uses[u].state;
         }
-        if (p->limit && bytes > p->limit[s])
+        if (p->even)
+            seconds = bytes / p->limit[s];
+        else if (p->limit && bytes > p->limit[s])
             return INFINITY;
         most = seconds > most ? seconds : most;
     }
@@ -185,8 +189,10 @@ static void test_stages_are_told(void **state)
             continue;
         pl_cut_stages(&x.p, cut, seconds, bytes);
         for (unsigned s = 0; s < x.p.stages; s++) {
+            if (x.p.even)
+                seconds[s] = bytes[s] / x.p.limit[s];
             most = seconds[s] > most ? seconds[s] : most;
-            assert_true(!x.p.limit || bytes[s] <= x.p.limit[s]);
+            assert_true(!x.p.limit || x.p.even || bytes[s] <= x.p.limit[s]);
         }
         assert_true(most == best);
     }
