@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a program says on each node of a step, by one srun --label. */
+/* The answers of a program on each node of a step, by one srun --label. */
 #ifndef PL_LAUNCHER_PLSTAT_NODE_ANSWERS_H
 #define PL_LAUNCHER_PLSTAT_NODE_ANSWERS_H
 

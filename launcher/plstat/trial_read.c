@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the run folder has of one trial; trial_status.c makes its state of that. */
+/* Reads the run folder's files of one trial; trial_status.c makes its state of them. */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"

@@ -23,7 +23,7 @@ void pl_change_unlock(struct pl_change *change);
 /* Finds the sweep as plstat does and locks its folder. -ENOENT, -EINVAL, -EBUSY, ... */
 int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err);
 
-/* What plstat knows of a sweep's trials now: its document, a new reference. -ENOENT (no plstat),
+/* Asks plstat for a sweep's trials: its document, a new reference. -ENOENT (no plstat),
  * -EIO. */
 int pl_change_ask(const char *bin_dir, const char *dir, json_t **ret, struct pl_error *err);
 

@@ -203,7 +203,7 @@ int pl_submit_argv(const char *run_dir,
 
 /* ---- answers of squeue and sbatch ---- */
 
-/* What follows the script's path in its line, if the line is the array's: "[ARGS]|REASON". */
+/* The text after the script's path in its line, if the line is the array's: "[ARGS]|REASON". */
 static const char *reason_after(const char *p, const char *args)
 {
     if (*p == ' ' && strncmp(p, args, strlen(args)) == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How many jobs Slurm's accounting lets a user have in the queue, and how many there are:
+/* The number of jobs that Slurm's accounting lets a user have in the queue, and of those there:
  *   MaxSubmitJobs of the association, unless a QOS has one of the next two;
  *   MaxSubmitJobsPerUser and MaxSubmitJobsPerAccount of a QOS;
  *   GrpSubmitJobs of the association, of the account and of those above it, or of a QOS in their

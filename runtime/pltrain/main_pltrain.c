@@ -290,8 +290,8 @@ static int open_gpus(const struct pl_pltrain *p,
         .n = p->n_device,
         .asked = p->devices > 0,
         .local_rank = comm->world.local_rank,
-        /* What ranks of tensor parallelism compute alike stays alike only if they choose the same
-         * algorithms. */
+        /* Ranks of tensor parallelism compute some results alike: the bits stay equal only if all
+         * choose the same algorithms. */
         .options = {.tf32 = p->tf32,
                     .deterministic = p->train.deterministic || p->train.tensor_parallel > 1},
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What options mean together, and the ranks that they ask for. */
+/* The meaning of options together, and the ranks that they ask for. */
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/report/array_file.h"
 #include "runtime/pltrain/pltrain_options.h"
@@ -72,7 +72,7 @@ static int check_comparison(const struct pl_pltrain *p, struct pl_error *err)
     return 0;
 }
 
-/* What does not go with --tensor-parallel so far. */
+/* Refuses what does not go with --tensor-parallel so far. */
 static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;
@@ -101,7 +101,7 @@ static int check_tensor_parallel(const struct pl_pltrain *p, struct pl_error *er
     return 0;
 }
 
-/* What does not go with --recompute so far. */
+/* Refuses what does not go with --recompute so far. */
 static int check_recompute(const struct pl_pltrain *p, struct pl_error *err)
 {
     const struct pl_train_options *t = &p->train;

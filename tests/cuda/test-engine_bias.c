@@ -13,7 +13,7 @@
 #define BLOCKS 2
 #define PARAMS (2 + 4 * BLOCKS)
 
-/* How a block's second layer is used, and what else there is. */
+/* The use of a block's second layer, and what else there is. */
 enum what {
     PLAIN,
     TURNED,      /* the branch is the sum's first operand */
@@ -235,7 +235,7 @@ static void test_biases_are_summed_by_others(void **state)
         }
 }
 
-/* Where an attention reads the layer's output. */
+/* The place where an attention reads the layer's output. */
 enum reader {
     ALONE,
     AND_ANOTHER, /* op, whose gradient is added */

@@ -83,7 +83,7 @@ static plume_tensor *trace(struct net *net, const struct use *use)
     return loss ? sum(net, in[0], loss) : in[0];
 }
 
-/* What whoever lends writes. */
+/* Writes as the lender of the memory would. */
 static void lend(struct net *net, uint16_t (*halves)[WIDTH * WIDTH], enum plume_dtype low)
 {
     for (size_t i = 0; i < net->tape.n; i++) {

@@ -9,7 +9,7 @@
 
 #define RANDOM_HPARAMS 3
 
-/* What a rank trains. */
+/* The training of a rank. */
 struct random_run {
     const struct plume_module *module;
     struct pl_train_options options; /* with the rank's device */

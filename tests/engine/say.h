@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What is wrong, said by a rank. */
+/* A rank's report of what is wrong. */
 #ifndef PL_TESTS_ENGINE_SAY_H
 #define PL_TESTS_ENGINE_SAY_H
 

@@ -268,7 +268,7 @@ static int give_last(struct plume_context *pl, const struct plume_batch *b, plum
     return 0;
 }
 
-/* What the validation has made, in each place but an op's. */
+/* Gives a tensor that the validation has made to each place but an op. */
 static int give_validated(struct plume_context *pl, const struct plume_batch *b, plume_tensor **ret)
 {
     *ret =

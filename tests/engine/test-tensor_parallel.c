@@ -420,7 +420,7 @@ static double far(double a, double b)
     return fabs(a - b) / (1 + fabs(b));
 }
 
-/* How far the losses and parameters of two runs are from each other. */
+/* The distance between the losses and parameters of two runs. */
 static double apart(const struct run *a, const struct run *b)
 {
     double most = PL_MAX(far(a->val_loss, b->val_loss), far(a->train_loss, b->train_loss));

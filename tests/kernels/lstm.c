@@ -46,7 +46,7 @@ static void compare(const char *what, const float *got, const float *want, size_
         check_close(what, i, got[i], want[i], TOLERANCE(want[i]));
 }
 
-/* Which of the arrays there are, and where is added, by bits. */
+/* Bits tell the arrays that there are, and those that are added to. */
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 size_t batch,

@@ -27,7 +27,7 @@ one(const struct pl_kernels *ref, const struct pl_kernels *got, struct pl_square
     }
 }
 
-/* What is not finite becomes 0, and is counted, if anybody asks for it. */
+/* Numbers that are not finite become 0, and are counted if a caller asks for it. */
 static void made_finite(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     struct pl_squares_args a = {.batch = 1 + check_random(2),

@@ -487,7 +487,7 @@ static void finish_gated(struct gate *g)
     close(g->open[1]);
 }
 
-/* What the rank says before it is known that there will be no file reaches the target. */
+/* Output of the rank before it is known that there will be no file reaches the target. */
 static void test_mute_open_fails_late(void **state)
 {
     struct gate g;

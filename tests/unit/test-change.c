@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* What is said of a command of Slurm that ends with 1 and has written this to stderr. */
+/* The message of a command of Slurm that ends with 1 and has written this to stderr. */
 static void says(const char *text, int want, bool want_ended)
 {
     const char *argv[] = {"sh", "-c", "printf %s \"$0\" >&2; exit 1", text, NULL};

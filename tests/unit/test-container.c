@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-/* How a working directory of this name is bound: releases before 2022 have --bind alone, which can
+/* The bind of a working directory of this name: releases before 2022 have --bind alone, which can
  * write all names but a few. */
 static void bound_by(const char *name, const char *option)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What srun --label prints of several nodes, whose lines it mixes in pieces of 1024 bytes. */
+/* The output of srun --label of several nodes, whose lines it mixes in pieces of 1024 bytes. */
 #include "common/base/buf.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/node_answers.h"

@@ -349,7 +349,7 @@ static void test_result(void **state)
     assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -EINVAL);
 }
 
-/* What readers hand on has its type, or the result counts as damaged. */
+/* Values that readers hand on have their type, or the result counts as damaged. */
 static void test_result_of_other_types(void **state)
 {
     static const char *const argv[] = {"prog", NULL};

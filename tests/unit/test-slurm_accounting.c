@@ -152,7 +152,7 @@ static void test_ask(void **state)
     ask_is("normal||900|60|", NULL, 60, 7, "MaxSubmitJobsPerAccount of QOS normal");
 }
 
-/* What the partition's QOS sets, the job's does not, unless it is over it. */
+/* A limit of the partition's QOS holds, not the job's, unless that one is over it. */
 static void test_ask_partition(void **state)
 {
     ask_is("normal|10|900||", "part|60|||", 60, 4, "MaxSubmitJobsPerUser of QOS part");

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* What sinfo says, with the mark "M|" where a line has "@". Freed by the caller. */
+/* The output of sinfo, with the mark "M|" where a line has "@". Freed by the caller. */
 static char *marked(const char *lines)
 {
     struct pl_buf text = {0};
@@ -49,7 +49,7 @@ static void test_lines(void **state)
     assert_nodes(
         "@n1|drained|slurm|5| a|b |\n@n1|drained|slurm|5| a|b |",
         "{\"n1\":{\"by\":\"slurm\",\"reason\":\" a|b |\",\"since\":5,\"state\":\"drained\"}}");
-    /* What is not known has no key. */
+    /* An unknown value has no key. */
     assert_nodes("@n1|down*|Unknown|Unknown|none\n@n2|fail|none|N/A|\n",
                  "{\"n1\":{\"state\":\"down*\"},\"n2\":{\"state\":\"fail\"}}");
     /* No records of nodes. */
@@ -92,7 +92,7 @@ static void test_reason_that_is_long(void **state)
 
 /* ---- of a trial ---- */
 
-/* What Slurm says of four nodes; base: second 0 of these tests. */
+/* Slurm's words on four nodes; base: second 0 of these tests. */
 static json_t *reasons(double base)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};

@@ -305,7 +305,7 @@ static void destroy(PJRT_Buffer *buffer)
     need(real->PJRT_Buffer_Destroy(&args));
 }
 
-/* What the devices of a process get: argument by argument, device by device. */
+/* The arguments of the devices of a process: argument by argument, device by device. */
 static char *pack(const PJRT_LoadedExecutable_Execute_Args *args, size_t *ret_len)
 {
     size_t len = 0, at = 0;

@@ -55,7 +55,7 @@ struct pl_device_about {
     char versions[256]; /* "driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0" */
 };
 
-/* What a device does at most per second, at its highest clock; 0 where that is not known. */
+/* The most that a device does per second, at its highest clock; 0 where that is not known. */
 struct pl_device_limits {
     double bytes;                  /* of its memory */
     double flops[PL_REAL_F16 + 1]; /* of products, by the table's type */

@@ -51,7 +51,7 @@ double pl_partial_of_batchnorm(
     return sums_bytes(channels, batch * (inner / v), 1, ahead, resident, 2);
 }
 
-/* How a block has rows, as of layernorm.cuh. */
+/* The rows of a block, as in layernorm.cuh. */
 struct layout {
     size_t teams, held, pieces; /* held: elements of a row in registers; pieces: at most */
     bool sums;                  /* also those of dx's columns */

@@ -54,8 +54,8 @@ void pl_split_regions_finish(struct pl_split_regions *regions);
  */
 unsigned pl_split_regions_differ(const struct pl_split_regions *regions);
 
-/* Where the inputs of a node are split if its output is split at `at` (inward), or the output if an
- * input is. False if one of them would have to be whole. */
+/* Finds the split of a node's inputs if its output is split at `at` (inward), or of the output if
+ * an input is. False if one of them would have to be whole. */
 bool pl_split_through(const struct pl_node *node,
                       struct pl_split_at at,
                       bool inward,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where the dimension that is split is behind ops that give a tensor another shape. */
+/* Follows the dimension that is split through ops that give a tensor another shape. */
 #include "runtime/engine/ops/split_private.h"
 
 /* In row-major order a split is a number of equal blocks, of each of which a rank has a part. The

@@ -28,7 +28,7 @@ static int dearest_first(const void *a, const void *b)
     return (dx < dy) - (dx > dy);
 }
 
-/* How often a step runs a node: forward twice where backward computes it again. */
+/* The number of times that a step runs a node: forward twice where backward computes it again. */
 static double runs_of(const struct pl_tape *tape, size_t i, int back)
 {
     return !back && pl_tape_runs_again(tape, i) ? 2 : 1;

@@ -146,7 +146,7 @@ enum pl_layout {
                          wants it and the output's channels are a multiple of PL_CHANNELS_LAST */
 };
 
-/* What tensor cores take at a time. */
+/* Channels that tensor cores take at a time. */
 #define PL_CHANNELS_LAST 8
 
 struct pl_op {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of a plan are called with, as words: two plans with the same words run the same
+/* The arguments of a plan's kernels, as words: two plans with the same words run the same
  * kernels with the same arguments. All of a node counts but two things that tape_graph.c looks at
  * before each run: the addresses of leaves, which no plan decides, and the tape's own numbers. */
 #include "runtime/engine/tape/tape_private.h"

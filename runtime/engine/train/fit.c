@@ -457,8 +457,8 @@ static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = check_monitor(t, "checkpoints are chosen by", keep, err);
     for (size_t i = 0; i < t->optimizers.n && r == 0; i++)
-        /* Who makes a few steps, to measure them or to try the module, needs no value at the end of
-         * an epoch. */
+        /* A run of a few steps, which measures them or tries the module, may end before the first
+         * epoch does: the value need not be logged. */
         if (t->optimizers.list[i].schedule.options.kind == PLUME_PLATEAU &&
             (completes_epoch(t) || t->optimizers.list[i].schedule.options.per_step))
             r = check_monitor(t, "the learning-rate schedule watches",

@@ -303,7 +303,7 @@ int pl_memory_need(struct pl_trainer *trainer, struct pl_memory_need *ret, struc
 
 /* ---- with other options ---- */
 
-/* What other options change in a trainer, to be put back. */
+/* The members of a trainer that other options change, to be put back. */
 struct kept {
     size_t batch[3];
     bool recompute;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a run says of its memory before the first step: what it needs, and if that is more than
- * there is, which options need less. */
+/* A run's report of its memory before the first step: its need, and if that is more than there is,
+ * the options that need less. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_MEMORY_PLAN_H
 #define PL_RUNTIME_ENGINE_TRAIN_MEMORY_PLAN_H
 

@@ -210,7 +210,7 @@ prepare(struct pl_part *part, plume_tensor **roots, size_t n, bool grads, struct
     return pl_tape_prepare(&part->tape, roots, n + part->logs.n_pending, grads ? n : 0, err);
 }
 
-/* What tapes may expect of the parameters' memory. */
+/* Tells the tapes what they may expect of the parameters' memory. */
 static void set_tapes(struct pl_parts *parts)
 {
     const struct pl_params *params = parts->replicas->params;

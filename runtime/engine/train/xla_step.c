@@ -153,7 +153,7 @@ static int trace(struct pl_trainer *t,
     return r;
 }
 
-/* What each host says before a training step. */
+/* The message of each host before a training step. */
 struct words {
     uint8_t hash[PL_SHA256_BYTES]; /* of its program */
     bool signal[PL_PARAMS_SIGNALS];

@@ -44,7 +44,7 @@ static void keep_places(struct pl_lower *l, size_t i, struct pl_hlo_value index,
     l->kept[i][1] = pl_hlo_reshape(h, good, 1, &count);
 }
 
-/* The elements of x [a, b, c] at the places, or `none` where there is no such place. */
+/* The elements of x [a, b, c] at the places; where x has no such place, `none`. */
 static struct pl_hlo_value
 take(struct pl_lower *l, size_t i, struct pl_hlo_value x, struct pl_hlo_value none)
 {

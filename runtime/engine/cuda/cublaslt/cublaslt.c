@@ -304,8 +304,8 @@ static void find_algorithm(struct pl_cublaslt *lt,
         return;
     }
     *plan = (struct plan){.usable = true, .algo = answers[best].algo};
-    /* What adds is not timed. Its choice is kept nevertheless: when the product that writes is
-     * timed later, this one must not change in the next run. */
+    /* A product that adds is not timed. Its choice is kept all the same: when the one that writes
+     * is timed later, this one must not change in the next run. */
     if (!timed && !(lt->tuned && key->add))
         return;
     pl_tuned_add(lt->tuned, key, &plan->algo, refused);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a plan is found: which engine does a key's graph. */
+/* Finds a plan: the engine that runs a key's graph. */
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
 #include "runtime/engine/cuda/util/refused.h"
@@ -22,7 +22,7 @@ struct choice {
     int64_t place, engine; /* as in struct pl_cudnn_plan */
 };
 
-/* What a plan is for. Arrays: what it will run on; none if it cannot be timed. */
+/* The purpose of a plan. Arrays: those it will run on; none if it cannot be timed. */
 struct wanted {
     const struct pl_cudnn_recipe *recipe;
     const void *key;

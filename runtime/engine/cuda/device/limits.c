@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a card can do at most. CUDA tells its clocks and the width of its memory; what a
+/* The limits of a card. CUDA reports its clocks and the width of its memory; the work that a
  * multiprocessor does per clock follows from the architecture. Sources: CUDA C++ programming guide,
  * "Arithmetic instructions"; NVIDIA's white papers of the A100, RTX A6000, L40S, H100 and B200,
  * whose TFLOP/s "with sparsity" are twice these. Their figures are for a lower clock than the

@@ -13,7 +13,7 @@
 
 struct pl_tuned;
 
-/* How choices are timed. */
+/* The way choices are timed. */
 struct pl_timing {
     const char *what;         /* the card, its driver and libraries: see pl_tuned_open() */
     uint64_t (*now_ns)(void); /* a clock */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which checkpoints are kept, and which one a run resumes. */
+/* The checkpoints that are kept, and the one that a run resumes. */
 #include "common/base/fs.h"
 #include "runtime/engine/checkpoint/resume_file.h"
 #include "runtime/engine/checkpoint/retention.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a checkpoint holds of a run, and what does not fit. */
+/* The contents of a run's checkpoint, and those that do not fit. */
 #include "common/base/fs.h"
 #include "runtime/engine/train/train_state.h"
 #include "runtime/engine/train/weights.h"

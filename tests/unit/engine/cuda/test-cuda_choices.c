@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which of cublasLt's answers does a product: the fastest, which is kept for the next process. */
+/* The fastest of cublasLt's answers does a product, and is kept for the next process. */
 #include "tests/fakes/fake_cudart.h"
 #include "tests/unit/engine/cuda/cublaslt_choices.h"
 #include "tests/unit/engine/cuda/said.h"

@@ -571,7 +571,7 @@ static void test_what_adds_is_timed_on_other_memory(void **state)
     end_home(home);
 }
 
-/* What is fast by much more memory is not worth it; a little may be wanted. */
+/* A fast candidate with much more memory is not worth it; a little more is. */
 static void test_a_candidate_wants_little_memory(void **state)
 {
     static const unsigned faster[] = {100, 10, 50};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What goes with a product, at its end or by a kernel of our own: whatever is faster. */
+/* Work that goes with a product: at its end or by a kernel of our own, whichever is faster. */
 #include "tests/unit/engine/cuda/cublaslt_choices.h"
 
 /* Own kernels that take time, too. */

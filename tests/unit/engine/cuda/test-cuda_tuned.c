@@ -90,8 +90,8 @@ static int end_home(void **state)
     return rmdir(home);
 }
 
-/* What is of no use is replaced on disk, in a line of its own, unless another process has done so.
- */
+/* A choice of no use is replaced on disk, in a line of its own, unless another process has done
+ * so. */
 static void test_a_choice_replaces_one_that_is_of_no_use(void **state)
 {
     struct pl_tuned *one = open_tuned(), *other;

@@ -420,8 +420,8 @@ static void test_products_have_no_limit_without_a_peak(void **state)
     pl_tape_finish(&m.tape);
 }
 
-/* What backward computes again takes its time twice, and moves its bytes twice. Here each byte
- * takes a nanosecond, which is 1 GB/s. */
+/* An op that backward computes again takes its time twice, and moves its bytes twice. Here each
+ * byte takes a nanosecond, which is 1 GB/s. */
 static void test_what_runs_again_counts_again(void **state)
 {
     static struct model m;

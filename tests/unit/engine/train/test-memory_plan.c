@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which options are named where a run does not fit. */
+/* The options that are named where a run does not fit. */
 #include "runtime/engine/train/memory_plan.h"
 
 #include <math.h>
