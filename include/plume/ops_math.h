@@ -7,6 +7,8 @@
 
 #include "plume/ops.h" /* which includes this at its end; whichever is first, both are there */
 
+#include <float.h>
+
 /* By number: new ones are appended. The functions below say what they are. */
 enum plume_map {
     PLUME_MAP_EXP = 1,
@@ -189,6 +191,14 @@ plume_where(struct plume_context *pl, plume_tensor *mask, plume_tensor *yes, plu
     struct plume_op_args args = {{(int64_t)PLUME_CHOOSE_WHERE}, {0}};
 
     return plume_op_call(pl, PLUME_OP_CHOOSE, in, 3, &args);
+}
+
+/* The largest finite number of the type that plume_full() makes, [1]. */
+static inline plume_tensor *plume_largest(struct plume_context *pl)
+{
+    struct plume_op_args args = {{1, 1}, {DBL_MAX, 1}};
+
+    return plume_op_call(pl, PLUME_OP_FULL, NULL, 0, &args);
 }
 
 /* x, but `value` where mask is not 0. */

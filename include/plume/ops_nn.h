@@ -41,7 +41,7 @@ plume_count_of(struct plume_context *pl, plume_tensor *x, size_t first, size_t e
 /* log of the sum of e^x over dimensions first .. end - 1, which are removed as by plume_sum(). No
  * large x overflows: the largest is taken out first. Elements of minus infinity add nothing; where
  * all are, so is the result, and their gradients are NaN, as PyTorch's. So are those of infinite
- * elements; beside one, finite elements of at most 65504 have the gradient 0. */
+ * elements; beside one, finite elements have the gradient 0. */
 static inline plume_tensor *
 plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
 {
@@ -58,9 +58,8 @@ plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t 
                 shape[to++] = shape[d];
         most = plume_detach(pl, plume_max(pl, plume_reshape(pl, x, to, shape), first));
         infinite = plume_eq(pl, plume_abs(pl, most), plume_full(pl, 1, &one, HUGE_VAL));
-        /* What is finite beside an infinity gives e^x <= 1, and its gradient 0. All real types hold
-         * this number; above it, there, the gradient is NaN. */
-        most = plume_masked_fill(pl, most, infinite, 65504);
+        /* What is finite beside an infinity gives e^x <= 1, and its gradient 0. */
+        most = plume_where(pl, infinite, plume_largest(pl), most);
         most = plume_keep_dims(pl, most, x, first, end);
     }
     sum = plume_sum(pl, plume_exp(pl, plume_sub(pl, x, most)), first, end);

@@ -2,6 +2,7 @@
 /* Functions of each element, comparisons and choices between elements, and constants. */
 #include "runtime/engine/ops/op_private.h"
 
+#include <float.h>
 #include <math.h>
 
 /* map: i[0] is the function, f[0] and f[1] its parameters */
@@ -104,7 +105,15 @@ int pl_build_map(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-/* full: f[0] everywhere */
+/* full: f[0] everywhere; if f[1] is not 0 the nearest finite number of the type */
+
+static double largest_of(enum plume_dtype dtype)
+{
+    return dtype == PLUME_F64    ? DBL_MAX
+           : dtype == PLUME_F32  ? FLT_MAX
+           : dtype == PLUME_BF16 ? 0x1.fep127
+                                 : 65504;
+}
 
 static void full_forward(const struct pl_call *c)
 {
@@ -130,6 +139,9 @@ int pl_build_full(struct pl_tape *tape,
     if (r < 0)
         return r;
     what.attr.f[0] = req->args.f[0];
+    if (req->args.f[1] != 0)
+        what.attr.f[0] =
+            fmax(fmin(what.attr.f[0], largest_of(what.dtype)), -largest_of(what.dtype));
     return pl_tape_apply(tape, &what, ret, err);
 }
 

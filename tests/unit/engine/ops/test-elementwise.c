@@ -6,6 +6,7 @@
 #include "tests/golden/map.h"
 #include "tests/lib/on_device.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -171,6 +172,25 @@ static void test_choices_as_pytorch(void **state)
     }
 }
 
+/* The nearest finite number of the type, where it is asked for. */
+static void test_full_may_be_finite(void **state)
+{
+    (void)state;
+    for (int f64 = 0; f64 < 2; f64++)
+        for (int finite = 0; finite < 2; finite++) {
+            struct pl_tape tape;
+            double most = f64 ? DBL_MAX : finite ? FLT_MAX : INFINITY;
+            plume_tensor *y;
+
+            begin(&tape, f64);
+            y = op(&tape, PLUME_OP_FULL, (struct plume_op_args){{1, 1}, {DBL_MAX, finite}}, 0,
+                   NULL);
+            run(&tape, y, false, f64);
+            same("full", 0, "y", pl_tensor_data(y), &most, 1, f64);
+            pl_tape_finish(&tape);
+        }
+}
+
 static void refused(struct plume_op_args args, enum plume_op which, size_t n, const char *words)
 {
     struct pl_tape tape;
@@ -207,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_functions_as_pytorch),
         cmocka_unit_test(test_choices_as_pytorch),
+        cmocka_unit_test(test_full_may_be_finite),
         cmocka_unit_test(test_refusals),
     };
 

@@ -10,6 +10,7 @@
 #include "tests/golden/ops_nn.h"
 #include "tests/lib/on_device.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -372,7 +373,9 @@ static void test_logsumexp_of_infinities(void **state)
         {{inf, inf}, inf, {nan, nan}},       {{-inf, 1}, 1, {0, 1}},
         {{nan, 1}, nan, {nan, nan}},         {{inf, -inf}, inf, {nan, 0}},
         {{1e300, 1e300}, 1e300, {0.5, 0.5}}, {{-1000, -1000}, -1000 + M_LN2, {0.5, 0.5}},
-        {{inf, 1000}, inf, {nan, 0}},        {{inf, 65504}, inf, {nan, 0}},
+        {{inf, 1000}, inf, {nan, 0}},        {{inf, 1e5}, inf, {nan, 0}},
+        {{1e300, inf}, inf, {0, nan}},       {{DBL_MAX, inf}, inf, {0, nan}},
+        {{-DBL_MAX, inf}, inf, {0, nan}},
     };
 
     (void)state;
