@@ -162,7 +162,7 @@ failed: row: 2 first
     printf '%s\n' '1..3' 'ok 1 a' 'not ok 2 first' '# (in test file x.bats)' 'not ok 3 second' >matrix/row.log
     printf 'error\n' >matrix/other.log
     # shellcheck disable=SC2016 # for the inner shell
-    run -0 env PLUME_SRC="$SRC" bash -euc '
+    run -0 env PLUME_SRC="$SRC" bash -euo pipefail -c '
         . "$PLUME_SRC/dev.d/common.bash"
         . "$PLUME_SRC/dev.d/matrix.bash"
         MATRIX_DIR=$PWD/matrix
