@@ -2,9 +2,11 @@
 #include "common/base/process.h"
 #include "common/base/fs.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -13,6 +15,7 @@
 #define STAT_STATE 3
 #define STAT_PARENT 4
 #define STAT_FLAGS 9
+#define STAT_THREADS 20
 #define STAT_START 22
 #define STAT_ENV_START 50
 #define STAT_ENV_END 51
@@ -33,19 +36,21 @@ static bool read_proc(const char *path, char *ret, size_t size)
     return n > 0;
 }
 
-int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
+/* Of a process, or of one of its threads alone. */
+static int
+read_stat(const char *path, pid_t thread, struct pl_process_stat *ret, unsigned long *ret_threads)
 {
     unsigned long long env_start = 0, env_end = 0;
-    char path[32], text[1024], *name, *p;
+    char text[1024], *name, *p;
 
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    *ret_threads = 0;
     if (!read_proc(path, text, sizeof(text)))
         return -ESRCH;
     name = strchr(text, '(');
     p = strrchr(text, ')'); /* ends field 2, the name, which may hold anything */
     if (!name || !p)
         return -ESRCH;
-    *ret = (struct pl_process_stat){0};
+    *ret = (struct pl_process_stat){.thread = thread};
     snprintf(ret->name, sizeof(ret->name), "%.*s", (int)(p - name - 1), name + 1);
     for (int field = STAT_STATE; p && field <= STAT_ENV_END; field++) {
         p = strchr(p + 1, ' ');
@@ -56,7 +61,9 @@ int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
         else if (p && field == STAT_FLAGS) {
             ret->kernel = strtoul(p + 1, NULL, 10) & FLAG_KTHREAD;
             ret->exiting = strtoul(p + 1, NULL, 10) & FLAG_EXITING;
-        } else if (p && field == STAT_START)
+        } else if (p && field == STAT_THREADS)
+            *ret_threads = strtoul(p + 1, NULL, 10);
+        else if (p && field == STAT_START)
             ret->start = strtoull(p + 1, NULL, 10);
         else if (p && field == STAT_ENV_START)
             env_start = strtoull(p + 1, NULL, 10);
@@ -65,6 +72,49 @@ int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
     }
     ret->bare = env_start && env_start == env_end; /* in execve(2) both are 0 at first */
     return ret->start ? 0 : -ESRCH;
+}
+
+static bool has_ended(const struct pl_process_stat *stat)
+{
+    return stat->state == 'Z' || stat->state == 'X';
+}
+
+/* Any thread that has not ended. False: there is none. */
+static bool find_thread(pid_t pid, struct pl_process_stat *ret)
+{
+    char path[64];
+    const struct dirent *e;
+    unsigned long threads;
+    bool found = false;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    dir = opendir(path);
+    while (dir && !found && (e = readdir(dir))) {
+        pid_t thread = (pid_t)strtol(e->d_name, NULL, 10);
+
+        snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", (int)pid, (int)thread);
+        found = thread > 0 && read_stat(path, thread, ret, &threads) == 0 && !has_ended(ret);
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+int pl_process_stat(pid_t pid, struct pl_process_stat *ret)
+{
+    struct pl_process_stat other;
+    unsigned long threads;
+    char path[32];
+    int r;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    r = read_stat(path, pid, ret, &threads);
+    if (r < 0 || !has_ended(ret) || threads < 2 || !find_thread(pid, &other))
+        return r;
+    other.start = ret->start;
+    *ret = other;
+    return 0;
 }
 
 /* Returns the number after `name` in a text of /proc; `fallback` if the text lacks the name. */

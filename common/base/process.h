@@ -23,6 +23,7 @@ struct pl_process {
 struct pl_process_stat {
     char state; /* 'R', 'S', 'T', 'Z', ... */
     pid_t parent;
+    pid_t thread;   /* the process's number; that of another thread if the first one has ended */
     bool kernel;    /* a thread of the kernel's */
     bool exiting;   /* it runs no program any more, and nothing but its end follows */
     bool bare;      /* its program was started with an empty environment */
@@ -30,7 +31,9 @@ struct pl_process_stat {
     char name[32];  /* the kernel's name of it, which the process may change */
 };
 
-/* Reads /proc/PID/stat (proc(5)). 0, -ESRCH (it is gone, or cannot be seen). */
+/* Reads /proc/PID/stat (proc(5)). A process whose first thread has ended is no zombie while others
+ * run: the facts are those of one that does, and its files in /proc, as the environment, are at
+ * /proc/THREAD. 0, -ESRCH (it is gone, or cannot be seen). */
 int pl_process_stat(pid_t pid, struct pl_process_stat *ret);
 
 /* False only if this signal ends the process for certain: it has its default action, and the

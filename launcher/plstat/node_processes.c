@@ -75,12 +75,12 @@ static char *value_of(const char *environment, size_t len, const char *name)
     return NULL;
 }
 
-static void read_environment(struct pl_node_process *p)
+static void read_environment(struct pl_node_process *p, pid_t thread)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_free_ char *job = NULL;
 
-    if (read_file(p->pid, "environ", ENVIRON_MAX, &text) < 0)
+    if (read_file(thread, "environ", ENVIRON_MAX, &text) < 0)
         return;
     p->seen = true;
     p->run_dir = value_of(pl_buf_str(&text), text.len, "PLUME_RUN_DIR");
@@ -90,11 +90,11 @@ static void read_environment(struct pl_node_process *p)
         pl_parse_int(job, 1, INT64_MAX, &p->job, NULL);
 }
 
-static int read_command(struct pl_node_process *p, const char *name)
+static int read_command(struct pl_node_process *p, pid_t thread, const char *name)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
 
-    read_file(p->pid, "cmdline", COMMAND_MAX, &text);
+    read_file(thread, "cmdline", COMMAND_MAX, &text);
     text.len = PL_MIN(text.len, (size_t)COMMAND_MAX);
     while (text.len && text.data[text.len - 1] == '\0')
         text.len--;
@@ -147,9 +147,9 @@ int pl_node_process_get(pid_t pid, struct pl_node_process *ret)
     p.start = stat.start;
     p.age_s = age_of(stat.start);
     p.job = p.cgroup_job = job_of_group(pid);
-    read_environment(&p);
+    read_environment(&p, stat.thread);
     p.in_step = descends_from_step(pid);
-    r = read_command(&p, stat.name);
+    r = read_command(&p, stat.thread, stat.name);
     if (r < 0)
         pl_node_process_finish(&p);
     else

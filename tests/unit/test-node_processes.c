@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* Processes of the node: what of theirs is read, and what a hostile one cannot make of it. */
+#include "common/base/process.h"
 #include "launcher/plstat/node_processes.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-/* Starts `sleep` with an environment, and waits until it runs. */
-static pid_t start(char *const *env)
+/* Starts a program with an environment, and waits until it runs. */
+static pid_t start_program(const char *program, char *const *env)
 {
     char *argv[] = {(char *)(uintptr_t) "sleep", (char *)(uintptr_t) "300", NULL};
     int started[2];
@@ -24,7 +28,7 @@ static pid_t start(char *const *env)
     pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        execvpe("sleep", argv, env);
+        execvpe(program, argv, env);
         _exit(127);
     }
     close(started[1]);
@@ -33,10 +37,41 @@ static pid_t start(char *const *env)
     return pid;
 }
 
+static pid_t start(char *const *env)
+{
+    return start_program("sleep", env);
+}
+
 static void stop(pid_t pid)
 {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
+}
+
+static void *stay(void *ctx)
+{
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* This program, as a process whose first thread ends. */
+static int run_leaderless(void)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, stay, NULL) != 0)
+        return 1;
+    syscall(SYS_exit, 0); /* of the thread alone */
+    return 1;
+}
+
+/* True once the kernel calls the first thread a zombie, and the process has others. */
+static bool is_leaderless(pid_t pid)
+{
+    struct pl_process_stat stat = {0};
+
+    return pl_process_stat(pid, &stat) == 0 && stat.thread != pid;
 }
 
 static void test_environment(void **state)
@@ -100,6 +135,27 @@ static void test_gone(void **state)
     assert_int_equal(pl_node_process_get(pid, &p), -ESRCH);
 }
 
+/* It has no files in /proc any more, but those of another thread. */
+static void test_without_a_first_thread(void **state)
+{
+    char *env[] = {(char *)(uintptr_t) "PLUME_RUN_DIR=/leaderless", NULL};
+    pid_t pid = start_program("/proc/self/exe", env);
+    struct pl_node_process p;
+
+    for (int i = 0; i < 6000 && !is_leaderless(pid); i++) {
+        assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);
+        poll(NULL, 0, 10);
+    }
+    assert_true(is_leaderless(pid));
+    assert_int_equal(pl_node_process_get(pid, &p), 0);
+    assert_int_equal(p.pid, pid);
+    assert_true(p.seen);
+    assert_string_equal(p.run_dir, "/leaderless");
+    assert_string_equal(p.command, "sleep 300");
+    pl_node_process_finish(&p);
+    stop(pid);
+}
+
 static int find(void *ctx, struct pl_node_process *p)
 {
     if (p->pid == *(pid_t *)ctx)
@@ -118,14 +174,15 @@ static void test_each(void **state)
     stop(pid);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_environment), cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_gone),        cmocka_unit_test(test_without_a_first_thread),
         cmocka_unit_test(test_each),
     };
 
+    if (argc > 1) /* started by a test, as "sleep 300" */
+        return run_leaderless();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 
 #include <cmocka.h>
 
-#define LIMIT_MS 1000
+#define LIMIT_MS 30000 /* processes of other programs may start all the time */
 
 static struct pl_slurm_step step = {.id = {.step = "7"}, .node_id = 2, .local_ntasks = 1};
 static char node[] = "SLURM_NODEID=2";
@@ -282,8 +283,63 @@ static void test_kill_orphans_waits_for_no_empty_environment(void **state)
     end();
 }
 
-int main(void)
+static void *stay(void *ctx)
 {
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* This program, as a process whose first thread ends. */
+static int run_leaderless(void)
+{
+    pthread_t thread;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (pthread_create(&thread, NULL, stay, NULL) != 0)
+        return 1;
+    syscall(SYS_exit, 0); /* of the thread alone */
+    return 1;
+}
+
+/* Its files in /proc are those of its first thread, which has none any more: of others it has. */
+static void test_kill_orphans_without_a_first_thread(void **state)
+{
+    char job[80], *argv[] = {(char *)(uintptr_t) "orphans", (char *)(uintptr_t) "leaderless", NULL},
+                  *env[] = {job, (char *)(uintptr_t) "SLURM_STEP_ID=7", node,
+                            (char *)(uintptr_t) "SLURM_PROCID=0", NULL};
+    struct pl_process_stat stat = {0};
+    bool all = false;
+    int status;
+    pid_t pid;
+
+    init();
+    snprintf(job, sizeof(job), "SLURM_JOB_ID=%s", step.id.job);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        execve("/proc/self/exe", argv, env);
+        _exit(127);
+    }
+    for (int i = 0; i < 6000 && stat.thread <= pid; i++) {
+        assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+        assert_int_equal(pl_process_stat(pid, &stat), 0);
+        poll(NULL, 0, 10);
+    }
+    assert_true(stat.thread > pid);
+    assert_true(stat.state != 'Z' && !stat.exiting && !stat.bare);
+    assert_int_equal(stat.parent, getpid());
+    assert_int_equal(kill_orphans(LIMIT_MS, &all), 1);
+    assert_true(all);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, SIGKILL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "leaderless") == 0)
+        return run_leaderless();
+
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill_orphans_between_two_programs),
         cmocka_unit_test(test_kill_orphans_between_two_programs_for_long),
@@ -291,6 +347,7 @@ int main(void)
         cmocka_unit_test(test_kill_orphans_that_take_long_to_end),
         cmocka_unit_test(test_kill_orphans_leaves_others_alone),
         cmocka_unit_test(test_kill_orphans_waits_for_no_empty_environment),
+        cmocka_unit_test(test_kill_orphans_without_a_first_thread),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,10 +42,10 @@ static int read_environ(int dir_fd, const char *pid, struct pl_buf *ret)
     ssize_t n;
 
     snprintf(path, sizeof(path), "%.20s/environ", pid);
+    ret->len = 0;
     fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    ret->len = 0;
     do {
         if (ret->len > ENVIRON_MAX || pl_buf_reserve(ret, 65536) < 0)
             return -EFBIG;
@@ -82,6 +82,16 @@ enum look {
     LOOK_ORPHAN,  /* a rank's process or a descendant */
 };
 
+static bool has_marks(const struct marks *marks, const struct pl_buf *env)
+{
+    return (marks->of_rank
+                ? has_entry(env->data, env->len, marks->rank)
+                : memmem(env->data, env->len, marks->rank, strlen(marks->rank)) != NULL) &&
+           has_entry(env->data, env->len, marks->job) &&
+           has_entry(env->data, env->len, marks->step) &&
+           has_entry(env->data, env->len, marks->node);
+}
+
 static enum look look_at(const struct marks *marks,
                          int proc,
                          const char *pid,
@@ -89,20 +99,25 @@ static enum look look_at(const struct marks *marks,
                          struct pl_process_stat *ret)
 {
     struct stat st;
-    bool marked;
+    char thread[16];
+    int r;
 
-    if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid() ||
-        read_environ(proc, pid, env) < 0)
+    if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid())
         return LOOK_OTHER;
-    marked =
-        (marks->of_rank ? has_entry(env->data, env->len, marks->rank)
-                        : memmem(env->data, env->len, marks->rank, strlen(marks->rank)) != NULL) &&
-        has_entry(env->data, env->len, marks->job) && has_entry(env->data, env->len, marks->step) &&
-        has_entry(env->data, env->len, marks->node);
-    if ((env->len && !marked) || pl_process_stat((pid_t)strtol(pid, NULL, 10), ret) < 0 ||
-        ret->state == 'Z' || ret->exiting || ret->kernel || ret->parent == marks->daemon)
+    r = read_environ(proc, pid, env); /* -ESRCH: the first thread has ended */
+    if ((r < 0 && r != -ESRCH) || (env->len && !has_marks(marks, env)) ||
+        pl_process_stat((pid_t)strtol(pid, NULL, 10), ret) < 0 || ret->state == 'Z' ||
+        ret->exiting || ret->kernel || ret->parent == marks->daemon)
         return LOOK_OTHER;
-    return marked ? LOOK_ORPHAN : ret->bare ? LOOK_OTHER : LOOK_BETWEEN;
+    if (env->len)
+        return LOOK_ORPHAN;
+    snprintf(thread, sizeof(thread), "%d", (int)ret->thread);
+    if (strcmp(thread, pid) == 0)
+        return ret->bare ? LOOK_OTHER : LOOK_BETWEEN;
+    r = read_environ(proc, thread, env);
+    if (r < 0 || !env->len) /* also that thread has ended, or executes a program as the first */
+        return r < 0 || !ret->bare ? LOOK_BETWEEN : LOOK_OTHER;
+    return has_marks(marks, env) ? LOOK_ORPHAN : LOOK_OTHER;
 }
 
 static bool is_killed(const struct killed *killed, pid_t pid, uint64_t start)
