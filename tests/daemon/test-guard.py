@@ -265,10 +265,10 @@ while True:
 """
 
 
-def start_saver(step):
+def start_saver(step, confine="auto"):
     """A daemon with a helper under the plugin, its one task, which saves, and an orphan of that."""
     step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE=str(LIMIT))
-    d = step.start(PLUME_CONFINE="auto")
+    d = step.start(PLUME_CONFINE=confine)
     task = step.keep(Kept(marked(step, ["python3", "-c", SAVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)))
     equal(task.process.stdout.readline(), b"ready\n")
     orphan = step.keep(Kept(marked(step, ["sleep", "infinity"])))
@@ -290,9 +290,8 @@ class Kept:
         self.process.wait()
 
 
-def test_orphans_of_a_killed_daemon(step):
-    """What a rank has left is ended after the rank, which has its grace, also if nobody asks for it."""
-    d, task, orphan, _ = start_saver(step)
+def end_orphans_of_a_killed_daemon(step, confine):
+    d, task, orphan, _ = start_saver(step, confine)
     d.kill()
     equal(task.stdout.readline(), b"saves\n")
     equal(orphan.poll(), None)
@@ -300,6 +299,15 @@ def test_orphans_of_a_killed_daemon(step):
     task.stdin.flush()
     equal(task.wait(LIMIT), 7)
     equal(orphan.wait(LIMIT), -signal.SIGKILL)
+
+
+def test_orphans_of_a_killed_daemon(step):
+    """What a rank has left is ended after the rank, which has its grace, also if nobody asks for it."""
+    end_orphans_of_a_killed_daemon(step, "auto")
+
+
+def test_orphans_of_a_killed_daemon_without_limits(step):
+    end_orphans_of_a_killed_daemon(step, "off")
 
 
 def test_stopped_helper_of_a_killed_daemon(step):

@@ -72,9 +72,15 @@ int pl_daemon_confine(struct pl_daemon *d, struct pl_error *err)
     bool off, require;
     int r = pl_confine_read(&off, &require, err);
 
-    if (r < 0 || off)
+    if (r < 0 || (off && !d->step.plugin))
         return r;
     r = pl_daemon_helper_start(d, &why);
+    if (off) { /* the helper is wanted all the same: it outlives a daemon that is killed */
+        if (r < 0)
+            pl_log_warn("daemon", "nobody ends what ranks leave if this daemon is killed: %s",
+                        pl_error_text(&why));
+        return 0;
+    }
     if (r == 0)
         r = confine(d, &why);
     if (r == 0)
