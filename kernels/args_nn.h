@@ -288,11 +288,17 @@ enum pl_map {
     PL_MAP_LEAKY,    /* x > 0: x, else p x */
     PL_MAP_SIN,
     PL_MAP_COS,
+    PL_MAP_FLOOR,
+    PL_MAP_CEIL,
+    PL_MAP_ROUND, /* halves to the even number */
+    PL_MAP_SIGN,  /* -1, 0 or 1; 0 of a NaN */
+    PL_MAP_ERF,
+    PL_MAP_TAN,
 };
 
 /* y = f(x). Backward: dx (+)= dy f'(x). Slopes where there are several, as PyTorch's: 0 of abs at
- * 0, 0 of clamp at its bounds, that of the side x <= 0 for elu and leaky, 0 of x^0. n elements; x
- * may be y, or NULL for FILL in the tables of CPUs. */
+ * 0, 0 of clamp at its bounds, that of the side x <= 0 for elu and leaky, 0 of x^0, 0 of what
+ * rounds. n elements; x may be y, or NULL for FILL in the tables of CPUs. */
 struct pl_map_args {
     size_t n;
     enum pl_map fn;

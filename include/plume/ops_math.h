@@ -23,6 +23,12 @@ enum plume_map {
     PLUME_MAP_LEAKY,
     PLUME_MAP_SIN,
     PLUME_MAP_COS,
+    PLUME_MAP_FLOOR,
+    PLUME_MAP_CEIL,
+    PLUME_MAP_ROUND,
+    PLUME_MAP_SIGN,
+    PLUME_MAP_ERF,
+    PLUME_MAP_TAN,
 };
 
 enum plume_choose {
@@ -115,6 +121,42 @@ static inline plume_tensor *plume_sin(struct plume_context *pl, plume_tensor *x)
 static inline plume_tensor *plume_cos(struct plume_context *pl, plume_tensor *x)
 {
     return plume_map(pl, x, PLUME_MAP_COS, 0, 0);
+}
+
+static inline plume_tensor *plume_tan(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_map(pl, x, PLUME_MAP_TAN, 0, 0);
+}
+
+/* The error function, 2 / sqrt(pi) times the integral of e^(-t^2) from 0 to x. */
+static inline plume_tensor *plume_erf(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_map(pl, x, PLUME_MAP_ERF, 0, 0);
+}
+
+/* The largest integer of at most x, a real number. The gradient is 0 everywhere; so are those of
+ * the following three. */
+static inline plume_tensor *plume_floor(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_map(pl, x, PLUME_MAP_FLOOR, 0, 0);
+}
+
+/* The smallest integer of at least x. */
+static inline plume_tensor *plume_ceil(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_map(pl, x, PLUME_MAP_CEIL, 0, 0);
+}
+
+/* The nearest integer; of a half the even one: 2 for 2.5. */
+static inline plume_tensor *plume_round(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_map(pl, x, PLUME_MAP_ROUND, 0, 0);
+}
+
+/* -1, 0 or 1; 0 for a NaN. */
+static inline plume_tensor *plume_sign(struct plume_context *pl, plume_tensor *x)
+{
+    return plume_map(pl, x, PLUME_MAP_SIGN, 0, 0);
 }
 
 /* Shapes of all that follows are broadcast as plume_add()'s. */

@@ -38,6 +38,42 @@ plume_count_of(struct plume_context *pl, plume_tensor *x, size_t first, size_t e
     return first < end && first < rank ? n : 0;
 }
 
+/* x with dimensions first .. end - 1 as one, in their place. */
+static inline plume_tensor *
+plume_one_dim(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    size_t shape[PLUME_RANK_MAX] = {1}, rank = x ? pl->api->shape(x, shape) : 0, to = 0;
+
+    for (size_t d = 0; d < rank; d++)
+        if (d > first && d < end)
+            shape[to - 1] *= shape[d];
+        else
+            shape[to++] = shape[d];
+    return plume_reshape(pl, x, to, shape);
+}
+
+/* The product of the elements of dimensions first .. end - 1, which are removed as by plume_sum().
+ * Halves are multiplied with each other until one element is left: a gradient is the product of the
+ * others, also beside a zero. Keeps about two tensors of x's size. */
+static inline plume_tensor *
+plume_prod(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
+{
+    size_t n = plume_count_of(pl, x, first, end);
+    plume_tensor *odd = NULL, *last;
+
+    if (n == 0) /* refuses, or is NULL */
+        return plume_sum(pl, x, first, end);
+    for (x = plume_one_dim(pl, x, first, end); n > 1; n /= 2) {
+        if (n % 2) {
+            last = plume_slice(pl, x, first, n - 1, 1);
+            odd = odd ? plume_mul(pl, odd, last) : last;
+        }
+        x = plume_mul(pl, plume_slice(pl, x, first, 0, n / 2),
+                      plume_slice(pl, x, first, n / 2, n / 2));
+    }
+    return plume_drop_dim(pl, odd ? plume_mul(pl, x, odd) : x, first);
+}
+
 /* log of the sum of e^x over dimensions first .. end - 1, which are removed as by plume_sum(). No
  * large x overflows: the largest is taken out first. Elements of minus infinity add nothing; where
  * all are, so is the result, and their gradients are NaN, as PyTorch's. So are those of infinite
@@ -45,20 +81,14 @@ plume_count_of(struct plume_context *pl, plume_tensor *x, size_t first, size_t e
 static inline plume_tensor *
 plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
 {
-    size_t shape[PLUME_RANK_MAX] = {0}, rank = x ? pl->api->shape(x, shape) : 0, to = 0;
+    size_t shape[PLUME_RANK_MAX] = {0}, rank;
     plume_tensor *most = x, *infinite, *sum;
     const size_t one = 1;
 
     if (plume_count_of(pl, x, first, end)) {
-        /* The dimensions as one, to find its largest. */
-        for (size_t d = 0; d < rank; d++)
-            if (d > first && d < end)
-                shape[to - 1] *= shape[d];
-            else
-                shape[to++] = shape[d];
-        most = plume_detach(pl, plume_max(pl, plume_reshape(pl, x, to, shape), first));
+        most = plume_detach(pl, plume_max(pl, plume_one_dim(pl, x, first, end), first));
         infinite = plume_eq(pl, plume_abs(pl, most), plume_full(pl, 1, &one, HUGE_VAL));
-        /* What is finite beside an infinity gives e^x <= 1, and its gradient 0. */
+        /* An element that is finite beside an infinity gives e^x <= 1, and its gradient 0. */
         most = plume_where(pl, infinite, plume_largest(pl), most);
         most = plume_keep_dims(pl, most, x, first, end);
     }

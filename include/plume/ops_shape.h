@@ -5,6 +5,7 @@
 #define PL_OPS_SHAPE_H
 
 #include "plume/ops.h"
+#include "plume/ops_whole.h"
 
 #include <errno.h>
 #include <math.h>
@@ -113,6 +114,45 @@ plume_roll(struct plume_context *pl, plume_tensor *x, size_t dim, int64_t shift)
     list[0] = plume_slice(pl, x, dim, shape[dim] - tail, tail);
     list[1] = plume_slice(pl, x, dim, 0, shape[dim] - tail);
     return plume_cat_along(pl, dim, 2, list);
+}
+
+/* Column minus row of the elements of x's last two dimensions: PLUME_I32 [rows, columns]. `name` is
+ * the function that needs it, for a refusal. */
+static inline plume_tensor *
+plume_columns_less_rows(struct plume_context *pl, plume_tensor *x, const char *name)
+{
+    size_t shape[PLUME_RANK_MAX] = {1}, rank = x ? pl->api->shape(x, shape) : 2, *last;
+    plume_tensor *place, *width;
+
+    if (!x)
+        return NULL;
+    if (rank < 2)
+        return plume_refuse_dims(pl, name, 1, rank);
+    last = shape + rank - 2;
+    place = plume_reshape(pl, plume_range(pl, last[0] * last[1], 0, 1), 2, last);
+    width = plume_whole_number(pl, (int32_t)last[1]);
+    return plume_whole_sub(pl, plume_whole_mod(pl, place, width),
+                           plume_whole_div(pl, place, width));
+}
+
+/* x, but 0 above a diagonal of its last two dimensions: where the column is larger than the row
+ * plus `diagonal`. */
+static inline plume_tensor *plume_tril(struct plume_context *pl, plume_tensor *x, int32_t diagonal)
+{
+    const size_t one = 1;
+    plume_tensor *mask = plume_whole_le(pl, plume_columns_less_rows(pl, x, "tril"),
+                                        plume_whole_number(pl, diagonal));
+
+    return plume_where(pl, mask, x, plume_full(pl, 1, &one, 0));
+}
+
+/* x, but 0 below a diagonal: where the column is smaller than the row plus `diagonal`. */
+static inline plume_tensor *plume_triu(struct plume_context *pl, plume_tensor *x, int32_t diagonal)
+{
+    plume_tensor *mask = plume_whole_lt(pl, plume_columns_less_rows(pl, x, "triu"),
+                                        plume_whole_number(pl, diagonal));
+
+    return plume_masked_fill(pl, x, mask, 0);
 }
 
 /* x, but src in place of the elements that the index names; shapes as plume_scatter_add()'s. An

@@ -45,6 +45,18 @@ PL_INLINE float value(const enum pl_map fn, float x, float p, float q)
         return sinf(x);
     case PL_MAP_COS:
         return cosf(x);
+    case PL_MAP_FLOOR:
+        return floorf(x);
+    case PL_MAP_CEIL:
+        return ceilf(x);
+    case PL_MAP_ROUND:
+        return rintf(x);
+    case PL_MAP_SIGN:
+        return (float)(x > 0) - (float)(x < 0);
+    case PL_MAP_ERF:
+        return erff(x);
+    case PL_MAP_TAN:
+        return tanf(x);
     }
     return 0;
 }
@@ -81,6 +93,16 @@ PL_INLINE float slope(const enum pl_map fn, float x, float p, float q)
         return cosf(x);
     case PL_MAP_COS:
         return -sinf(x);
+    case PL_MAP_FLOOR:
+    case PL_MAP_CEIL:
+    case PL_MAP_ROUND:
+    case PL_MAP_SIGN:
+        return 0;
+    case PL_MAP_ERF:
+        return (float)M_2_SQRTPI * pl_exp_nonpositive(-x * x);
+    case PL_MAP_TAN:
+        root = tanf(x);
+        return 1 + root * root;
     }
     return 0;
 }
@@ -126,6 +148,24 @@ PL_INLINE float slope(const enum pl_map fn, float x, float p, float q)
         break;                                                                                     \
     case PL_MAP_COS:                                                                               \
         run(PL_MAP_COS);                                                                           \
+        break;                                                                                     \
+    case PL_MAP_FLOOR:                                                                             \
+        run(PL_MAP_FLOOR);                                                                         \
+        break;                                                                                     \
+    case PL_MAP_CEIL:                                                                              \
+        run(PL_MAP_CEIL);                                                                          \
+        break;                                                                                     \
+    case PL_MAP_ROUND:                                                                             \
+        run(PL_MAP_ROUND);                                                                         \
+        break;                                                                                     \
+    case PL_MAP_SIGN:                                                                              \
+        run(PL_MAP_SIGN);                                                                          \
+        break;                                                                                     \
+    case PL_MAP_ERF:                                                                               \
+        run(PL_MAP_ERF);                                                                           \
+        break;                                                                                     \
+    case PL_MAP_TAN:                                                                               \
+        run(PL_MAP_TAN);                                                                           \
         break;                                                                                     \
     }
 

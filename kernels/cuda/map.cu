@@ -46,6 +46,18 @@ template <class T> struct map_value {
             return sin(x);
         case PL_MAP_COS:
             return cos(x);
+        case PL_MAP_FLOOR:
+            return floor(x);
+        case PL_MAP_CEIL:
+            return ceil(x);
+        case PL_MAP_ROUND:
+            return rint(x);
+        case PL_MAP_SIGN:
+            return real<T>(x > 0) - real<T>(x < 0);
+        case PL_MAP_ERF:
+            return erf(x);
+        case PL_MAP_TAN:
+            return tan(x);
         }
         return 0;
     }
@@ -54,6 +66,11 @@ template <class T> struct map_value {
 template <class T> struct map_slope {
     enum pl_map fn;
     real<T> p, q;
+
+    static __device__ real<T> square(real<T> x)
+    {
+        return x * x;
+    }
 
     static __device__ real<T> cube(real<T> x)
     {
@@ -89,6 +106,15 @@ template <class T> struct map_slope {
             return cos(x);
         case PL_MAP_COS:
             return -sin(x);
+        case PL_MAP_FLOOR:
+        case PL_MAP_CEIL:
+        case PL_MAP_ROUND:
+        case PL_MAP_SIGN:
+            return 0;
+        case PL_MAP_ERF:
+            return real<T>(1.12837916709551257390) * exp(-x * x);
+        case PL_MAP_TAN:
+            return 1 + square(tan(x));
         }
         return 0;
     }

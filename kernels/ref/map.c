@@ -33,6 +33,18 @@ static double value(const struct pl_map_args *a, double x)
         return sin(x);
     case PL_MAP_COS:
         return cos(x);
+    case PL_MAP_FLOOR:
+        return floor(x);
+    case PL_MAP_CEIL:
+        return ceil(x);
+    case PL_MAP_ROUND:
+        return rint(x);
+    case PL_MAP_SIGN:
+        return (x > 0) - (x < 0);
+    case PL_MAP_ERF:
+        return erf(x);
+    case PL_MAP_TAN:
+        return tan(x);
     }
     return 0;
 }
@@ -68,6 +80,15 @@ static double slope(const struct pl_map_args *a, double x)
         return cos(x);
     case PL_MAP_COS:
         return -sin(x);
+    case PL_MAP_FLOOR:
+    case PL_MAP_CEIL:
+    case PL_MAP_ROUND:
+    case PL_MAP_SIGN:
+        return 0;
+    case PL_MAP_ERF:
+        return M_2_SQRTPI * exp(-x * x);
+    case PL_MAP_TAN:
+        return 1 + tan(x) * tan(x);
     }
     return 0;
 }

@@ -27,7 +27,10 @@ MAPS = [
     ("PLUME_MAP_SOFTPLUS", 0, 0, lambda x: F.softplus(x, threshold=40)),
     ("PLUME_MAP_ELU", 1, 0, F.elu), ("PLUME_MAP_ELU", 0.3, 0, lambda x: F.elu(x, 0.3)),
     ("PLUME_MAP_LEAKY", 0.01, 0, F.leaky_relu), ("PLUME_MAP_SIN", 0, 0, torch.sin),
-    ("PLUME_MAP_COS", 0, 0, torch.cos),
+    ("PLUME_MAP_COS", 0, 0, torch.cos), ("PLUME_MAP_FLOOR", 0, 0, torch.floor),
+    ("PLUME_MAP_CEIL", 0, 0, torch.ceil), ("PLUME_MAP_ROUND", 0, 0, torch.round),
+    ("PLUME_MAP_SIGN", 0, 0, torch.sign), ("PLUME_MAP_ERF", 0, 0, torch.erf),
+    ("PLUME_MAP_TAN", 0, 0, torch.tan),
 ]
 PAIRS = [(a, b) for a in (-INF, -1.5, -0.0, 0.0, 2, INF, NAN) for b in (-INF, -1.5, 0.0, 3, INF, NAN)]
 CHOICES = [

@@ -9,7 +9,7 @@
 
 #define GRAPH_TENSORS 96
 #define GRAPH_INPUTS 8
-#define GRAPH_NUMBERS 16
+#define GRAPH_NUMBERS 32
 
 struct graph_wanted {
     size_t id;

@@ -40,6 +40,12 @@ static plume_tensor *of_elements(struct graph_run *run, const struct graph_call 
     OP("leaky_relu", plume_leaky_relu(PL, IN(0), NUM(0)));
     OP("sin", plume_sin(PL, IN(0)));
     OP("cos", plume_cos(PL, IN(0)));
+    OP("tan", plume_tan(PL, IN(0)));
+    OP("erf", plume_erf(PL, IN(0)));
+    OP("floor", plume_floor(PL, IN(0)));
+    OP("ceil", plume_ceil(PL, IN(0)));
+    OP("round", plume_round(PL, IN(0)));
+    OP("sign", plume_sign(PL, IN(0)));
     OP("scale", plume_scale(PL, IN(0), NUM(0), NUM(1)));
     OP("detach", plume_detach(PL, IN(0)));
     OP("add", plume_add(PL, IN(0), IN(1)));
@@ -91,6 +97,9 @@ static plume_tensor *of_shapes(struct graph_run *run, const struct graph_call *c
     OP("logsumexp", plume_logsumexp(PL, IN(0), shape[0], shape[1]));
     OP("var", plume_var(PL, IN(0), shape[0], shape[1], NUM(2)));
     OP("std", plume_std(PL, IN(0), shape[0], shape[1], NUM(2)));
+    OP("prod", plume_prod(PL, IN(0), shape[0], shape[1]));
+    OP("tril", plume_tril(PL, IN(0), (int32_t)NUM(0)));
+    OP("triu", plume_triu(PL, IN(0), (int32_t)NUM(0)));
     OP("norm", plume_norm(PL, IN(0), shape[0], shape[1]));
     OP("pad", plume_pad(PL, IN(0), shape[0], shape[1], shape[2], NUM(3)));
     return NULL;

@@ -54,6 +54,12 @@ unary("elu", F.elu, lambda g: [g.rnd.choice([1, 0.5])], check=lambda t, a: away(
 unary("leaky_relu", F.leaky_relu, lambda g: [0.1], check=lambda t, a: away(t))
 unary("sin", torch.sin, check=few)
 unary("cos", torch.cos, check=few)
+unary("tan", torch.tan, check=lambda t: (few(t), positive(t.cos().abs())))
+unary("erf", torch.erf)
+unary("floor", torch.floor, check=lambda t: away(t - t.round()))
+unary("ceil", torch.ceil, check=lambda t: away(t - t.round()))
+unary("round", torch.round, check=lambda t: away(t - t.floor(), 0.5))
+unary("sign", torch.sign, check=lambda t: away(t))
 unary("scale", lambda t, a, b: a * t + b, lambda g: [g.rnd.choice([-1.5, 0.5, 1]), g.rnd.choice([0, 0.25])])
 unary("detach", lambda t: t.detach())
 
@@ -343,6 +349,19 @@ def expand(g):
     return g.call("expand", [x], s, lambda t: t.expand(s))
 
 
+def triangle(name, f):
+    def make(g):
+        x = g.any(2)
+        d = g.rnd.randint(-4, 4)
+        return g.call(name, [x], [d], lambda t: f(t, d))
+
+    OPS[name] = make
+
+
+triangle("tril", torch.tril)
+triangle("triu", torch.triu)
+
+
 def spread_of(name, f, least):
     """Over a range of dimensions, with more elements than the correction."""
     def make(g):
@@ -369,6 +388,7 @@ def positive_sizes(t):
 # PyTorch has whole corrections in its signature, and takes others.
 spread_of("var", lambda t, d, c: t.var(d, correction=c), -1)
 spread_of("std", lambda t, d, c: t.std(d, correction=c), 0.1)
+reduction("prod", lambda t, d: t.flatten(d[0], d[-1]).prod(d[0]), few)
 reduction("logsumexp", lambda t, d: t.logsumexp(d))
 reduction("norm", lambda t, d: torch.linalg.vector_norm(t, dim=d), positive_sizes)
 
@@ -416,8 +436,6 @@ def einsum(g):
     out = [c for c in size if g.rnd.random() < 0.6][:5]
     g.rnd.shuffle(out)
     form = "".join(first) + ("," + "".join(second) if second else "") + "->" + "".join(out)
-    if len(form) > 16:
-        raise Unfit
     return g.call("einsum", ins, [ord(c) for c in form], lambda *t: one(torch.einsum(form, *t)))
 
 

@@ -73,7 +73,7 @@ static void one(const struct pl_kernels *ref,
 
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
-    for (int fn = PL_MAP_FILL; fn <= PL_MAP_COS; fn++) {
+    for (int fn = PL_MAP_FILL; fn <= PL_MAP_TAN; fn++) {
         for (size_t n = 1; n < 70; n++)
             for (int fill = 0; fill < FILL_COUNT; fill++)
                 one(ref, got, n, (enum pl_map)fn, (enum fill)fill);
@@ -100,10 +100,11 @@ static double loss(void *ctx)
     return sum;
 }
 
-/* Numbers away from 0, where the domain ends or the slope jumps, and from clamp's bounds. */
+/* Numbers away from 0, where the domain ends or the slope jumps, and from clamp's bounds and
+ * round's halves. */
 void check_gradients(const struct pl_kernels *f64)
 {
-    for (int fn = PL_MAP_EXP; fn <= PL_MAP_COS; fn++) {
+    for (int fn = PL_MAP_EXP; fn <= PL_MAP_TAN; fn++) {
         bool positive = fn == PL_MAP_SQRT || is_steep((enum pl_map)fn);
         double *x = check_doubles(N), *y = check_doubles(N), *dx = check_doubles(N);
         struct run run = {.f64 = f64, .a = function((enum pl_map)fn), .weights = check_doubles(N)};
@@ -111,7 +112,9 @@ void check_gradients(const struct pl_kernels *f64)
         check_case("map fn %d p %g", fn, run.a.p);
         for (size_t i = 0; i < N; i++)
             x[i] = (0.4 + 0.5 * fabs(x[i])) * (x[i] < 0 && !positive ? -1 : 1) *
-                   (fn == PL_MAP_CLAMP && i % 2 ? 0.2 : 1);
+                   (fn == PL_MAP_CLAMP && i % 2 ? 0.2
+                    : fn == PL_MAP_ROUND        ? 0.5
+                                                : 1);
         run.a.n = N;
         run.a.x = x;
         run.a.y = y;

@@ -68,6 +68,23 @@ static const struct pl_op op_map = {
     .split = PL_SPLIT_EACH,
 };
 
+/* The gradient is 0 whatever dy is, also a NaN. */
+static void steps_backward(const struct pl_call *c)
+{
+    if (!c->add[0])
+        c->k->map_forward(&(struct pl_map_args){
+            .n = c->node->in[0]->count, .fn = PL_MAP_FILL, .p = 0, .y = c->in_grad[0]});
+}
+
+/* floor, ceil, round and sign, in the type of their input. */
+static const struct pl_op op_round = {
+    .name = "round",
+    .forward = map_forward,
+    .backward = steps_backward,
+    .flops = one_flop,
+    .split = PL_SPLIT_EACH,
+};
+
 static bool keeps_type(enum pl_map fn)
 {
     return fn == PL_MAP_ABS || fn == PL_MAP_CLAMP || fn == PL_MAP_ELU || fn == PL_MAP_LEAKY;
@@ -85,10 +102,14 @@ int pl_build_map(struct pl_tape *tape,
                  struct pl_error *err)
 {
     enum pl_map fn = (enum pl_map)req->args.i[0];
-    struct pl_apply what = pl_op_like(keeps_type(fn) ? &op_map : &op_map_f32, req, req->in[0]);
+    bool rounds = fn >= PL_MAP_FLOOR && fn <= PL_MAP_SIGN;
+    struct pl_apply what = pl_op_like(rounds           ? &op_round
+                                      : keeps_type(fn) ? &op_map
+                                                       : &op_map_f32,
+                                      req, req->in[0]);
     double p = req->args.f[0], q = req->args.f[1];
 
-    if ((unsigned)fn < PL_MAP_EXP || (unsigned)fn > PL_MAP_COS)
+    if ((unsigned)fn < PL_MAP_EXP || (unsigned)fn > PL_MAP_TAN)
         return pl_error_set(err, -EINVAL, "%s: unknown function %d", req->name, (int)fn);
     if (!pl_op_all_real(req))
         return pl_op_refuse(req, "needs real numbers", err);

@@ -40,6 +40,7 @@ static const struct {
     {"arange", pl_lower_arange_forward, NULL},
     {"normalize", pl_lower_normalize_forward, pl_lower_normalize_backward},
     {"map", pl_lower_map_forward, pl_lower_map_backward},
+    {"round", pl_lower_map_forward, pl_lower_round_backward},
     {"full", pl_lower_full_forward, NULL},
     {"maximum", pl_lower_choose_forward, pl_lower_choose_backward},
     {"where", pl_lower_choose_forward, pl_lower_choose_backward},

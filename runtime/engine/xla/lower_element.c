@@ -18,7 +18,7 @@ polynomial(struct pl_hlo *h, struct pl_hlo_value x, const double *c, size_t n)
 /* erf(x) in f32: x P(x^2) / Q(x^2) for |x| < 3.83, where it reaches 1. The coefficients are those
  * of Eigen (unsupported/Eigen/SpecialFunctions), as XLA's own expansion has them; StableHLO has no
  * erf. */
-static struct pl_hlo_value erf_of(struct pl_hlo *h, struct pl_hlo_value x)
+struct pl_hlo_value pl_lower_erf(struct pl_hlo *h, struct pl_hlo_value x)
 {
     static const double p[] = {0.00022905065861350646, 0.0034082910107109506, 0.050955695062380861,
                                0.18520832239976145, 1.128379143519084};
@@ -42,7 +42,7 @@ static struct pl_hlo_value erf_of(struct pl_hlo *h, struct pl_hlo_value x)
 /* Phi(x), the normal distribution. */
 static struct pl_hlo_value normal_of(struct pl_hlo *h, struct pl_hlo_value x)
 {
-    struct pl_hlo_value e = erf_of(h, pl_hlo_with(h, "multiply", x, M_SQRT1_2));
+    struct pl_hlo_value e = pl_lower_erf(h, pl_hlo_with(h, "multiply", x, M_SQRT1_2));
 
     return pl_hlo_with(h, "multiply", pl_hlo_with(h, "add", e, 1), 0.5);
 }

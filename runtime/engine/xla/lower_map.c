@@ -9,6 +9,11 @@ static struct pl_hlo_value zero(struct pl_hlo *h, struct pl_hlo_value v)
     return pl_hlo_fill_like(h, v, 0);
 }
 
+static struct pl_hlo_value is_nan(struct pl_hlo *h, struct pl_hlo_value x)
+{
+    return pl_hlo_compare(h, "NE", x, x);
+}
+
 static struct pl_hlo_value times(struct pl_hlo *h, struct pl_hlo_value a, struct pl_hlo_value b)
 {
     return pl_hlo_two(h, "multiply", a, b);
@@ -61,6 +66,18 @@ function(struct pl_hlo *h, enum pl_map fn, double p, double q, struct pl_hlo_val
         return pl_hlo_one(h, "sine", x);
     case PL_MAP_COS:
         return pl_hlo_one(h, "cosine", x);
+    case PL_MAP_FLOOR:
+        return pl_hlo_one(h, "floor", x);
+    case PL_MAP_CEIL:
+        return pl_hlo_one(h, "ceil", x);
+    case PL_MAP_ROUND:
+        return pl_hlo_one(h, "round_nearest_even", x);
+    case PL_MAP_SIGN:
+        return pl_hlo_select(h, is_nan(h, x), zero(h, x), pl_hlo_one(h, "sign", x));
+    case PL_MAP_ERF:
+        return pl_lower_erf(h, x);
+    case PL_MAP_TAN:
+        return pl_hlo_two(h, "divide", pl_hlo_one(h, "sine", x), pl_hlo_one(h, "cosine", x));
     default:
         return pl_hlo_fill_like(h, x, p);
     }
@@ -104,6 +121,11 @@ static struct pl_hlo_value slope(struct pl_hlo *h,
         return pl_hlo_one(h, "cosine", x);
     case PL_MAP_COS:
         return pl_hlo_one(h, "negate", pl_hlo_one(h, "sine", x));
+    case PL_MAP_ERF:
+        t = pl_hlo_one(h, "negate", times(h, x, x));
+        return pl_hlo_with(h, "multiply", pl_hlo_one(h, "exponential", t), M_2_SQRTPI);
+    case PL_MAP_TAN:
+        return pl_hlo_with(h, "add", times(h, y, y), 1);
     default:
         return zero(h, x);
     }
@@ -126,6 +148,12 @@ void pl_lower_map_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
     pl_lower_add(l, i, 0, times(l->h, dy, s));
 }
 
+/* 0, whatever dy is. */
+void pl_lower_round_backward(struct pl_lower *l, size_t i, struct pl_hlo_value dy)
+{
+    pl_lower_add(l, i, 0, zero(l->h, dy));
+}
+
 void pl_lower_full_forward(struct pl_lower *l, size_t i)
 {
     const struct pl_node *node = pl_lower_node(l, i);
@@ -135,11 +163,6 @@ void pl_lower_full_forward(struct pl_lower *l, size_t i)
 }
 
 /* ---- maximum, where, compare ---- */
-
-static struct pl_hlo_value is_nan(struct pl_hlo *h, struct pl_hlo_value x)
-{
-    return pl_hlo_compare(h, "NE", x, x);
-}
 
 void pl_lower_choose_forward(struct pl_lower *l, size_t i)
 {

@@ -51,6 +51,7 @@ PL_LOWER_OP(scatter);
 PL_LOWER_OP(lstm);
 pl_lower_forward_fn pl_lower_correct_forward, pl_lower_whole_forward, pl_lower_arange_forward,
     pl_lower_full_forward, pl_lower_top_forward, pl_lower_one_hot_forward, pl_lower_random_forward;
+pl_lower_backward_fn pl_lower_round_backward;
 
 #undef PL_LOWER_OP
 
@@ -88,6 +89,9 @@ void pl_lower_set(struct pl_lower *l, size_t i, struct pl_hlo_value v);
 
 /* x [rows, last dimension]. */
 struct pl_hlo_value pl_lower_rows(struct pl_hlo *h, struct pl_hlo_value x);
+
+/* erf(x) in f32. */
+struct pl_hlo_value pl_lower_erf(struct pl_hlo *h, struct pl_hlo_value x);
 
 /* act(x), and dy act'(x); y = act(x) is used by relu alone. */
 struct pl_hlo_value

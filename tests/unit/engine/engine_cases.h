@@ -114,10 +114,13 @@ static plume_tensor *f_map(struct net *net)
     plume_tensor *square = OP(PLUME_OP_BINARY, ARGS({2}, {0}), &net->t[0], &net->t[0]);
     plume_tensor *positive = OP(PLUME_OP_AFFINE, ARGS({0}, {1, 0.5}), square), *sum = NULL;
 
-    for (int64_t fn = PLUME_MAP_EXP; fn <= PLUME_MAP_COS; fn++) {
+    for (int64_t fn = PLUME_MAP_EXP; fn <= PLUME_MAP_TAN; fn++) {
         plume_tensor *y = fn == PLUME_MAP_CLAMP ? OP(PLUME_OP_MAP, ARGS({fn}, {0.1, 9}), positive)
                                                 : OP(PLUME_OP_MAP, ARGS({fn}, {1.5, 0}), positive);
 
+        if (fn == PLUME_MAP_TAN) /* far from its poles */
+            y = OP(PLUME_OP_MAP, ARGS({fn}, {0}),
+                   OP(PLUME_OP_AFFINE, ARGS({0}, {0.1, 0}), positive));
         if (fn == PLUME_MAP_ELU || fn == PLUME_MAP_LEAKY) /* the other side */
             y = OP(PLUME_OP_MAP, ARGS({fn}, {0.3, 0}), OP(PLUME_OP_AFFINE, ARGS({0}, {-1, 0}), y));
         sum = sum ? OP(PLUME_OP_BINARY, NONE, sum, weigh(net, y)) : weigh(net, y);

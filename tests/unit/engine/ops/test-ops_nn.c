@@ -346,6 +346,9 @@ static void test_refused_calls(void **state)
     assert_null(plume_pad(&step.pl, x, 3, 1, 1, 0));
     assert_int_equal(step.failed, -EINVAL);
     step.failed = 0;
+    assert_null(plume_tril(&step.pl, plume_reshape(&step.pl, x, SHAPE(12)), 0));
+    assert_string_equal(step.text, "tril: there is no dimension 1 among 1");
+    step.failed = 0;
     assert_null(plume_var(&step.pl, x, 0, 1, 1));
     assert_string_equal(step.text,
                         "var: 1 elements with the correction 1: there must be more than that");
@@ -552,6 +555,11 @@ static void test_random_tensors(void **state)
 typedef plume_tensor *function(struct plume_context *pl, plume_tensor *x);
 typedef plume_tensor *function_of_two(struct plume_context *pl, plume_tensor *a, plume_tensor *b);
 
+static double sign(double x)
+{
+    return (x > 0) - (x < 0);
+}
+
 static double rsqrt(double x)
 {
     return 1 / sqrt(x);
@@ -597,9 +605,11 @@ static void test_functions_do_what_they_are_called(void **state)
     static const struct {
         function *ours;
         double (*known)(double x);
-    } functions[] = {{plume_exp, exp},           {plume_ln, log},   {plume_sqrt, sqrt},
-                     {plume_rsqrt, rsqrt},       {plume_abs, fabs}, {plume_sin, sin},
-                     {plume_softplus, softplus}, {plume_cos, cos}};
+    } functions[] = {{plume_exp, exp},           {plume_ln, log},      {plume_sqrt, sqrt},
+                     {plume_rsqrt, rsqrt},       {plume_abs, fabs},    {plume_sin, sin},
+                     {plume_softplus, softplus}, {plume_cos, cos},     {plume_tan, tan},
+                     {plume_erf, erf},           {plume_floor, floor}, {plume_ceil, ceil},
+                     {plume_round, rint},        {plume_sign, sign}};
     static const struct {
         function_of_two *ours;
         double (*known)(double a, double b);
