@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* torch.einsum() of one or two tensors, made of the ops of plume/ops.h: include it after
- * plume/module.h. */
+/* torch.einsum(), made of the ops of plume/ops.h: include it after plume/module.h. */
 #ifndef PL_OPS_EINSUM_H
 #define PL_OPS_EINSUM_H
 
@@ -33,56 +32,106 @@ pl_einsum_refuse(struct plume_context *pl, const char *form, const char *why, ch
     return NULL;
 }
 
-/* Reads letters up to one of `ends`; returns where that is, or NULL, having failed the hook. */
-static inline const char *pl_einsum_letters(
-    struct plume_context *pl, const char *form, const char *at, const char *ends, char *ret)
+/* The letters from `at` to one of `ends`, without those of "...". */
+static inline size_t pl_einsum_named(const char *at, const char *ends)
 {
     size_t n = 0;
 
+    for (; !strchr(ends, *at); at++)
+        n += *at != ' ' && *at != '.';
+    return n;
+}
+
+/* Reads letters up to one of `ends`; returns where that is, or NULL, having failed the hook. The
+ * first "..." stands for `wide` dimensions, whose letters are digits, 0 for the last. */
+static inline const char *pl_einsum_letters(struct plume_context *pl,
+                                            const char *form,
+                                            const char *at,
+                                            const char *ends,
+                                            size_t wide,
+                                            char *ret)
+{
+    size_t n = 0;
+    int dots = 0;
+
     ret[0] = 0;
     for (; !strchr(ends, *at); at++) {
+        size_t count = 1;
+        char first = *at;
+
         if (*at == ' ')
             continue;
-        if (!((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z'))) {
-            pl_einsum_refuse(pl, form, "takes letters, ',' and '->', not", *at);
+        if (!dots && strncmp(at, "...", 3) == 0) {
+            dots = 1;
+            at += 2;
+            count = wide;
+            first = (char)('0' + wide - 1);
+        } else if (!((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z'))) {
+            pl_einsum_refuse(pl, form, "takes letters, ',', '->' and one '...' a tensor, not", *at);
             return NULL;
-        }
-        if (strchr(ret, *at)) {
+        } else if (strchr(ret, *at)) {
             pl_einsum_refuse(pl, form, "takes no diagonals: twice in one tensor is", *at);
             return NULL;
         }
-        if (n == PLUME_RANK_MAX) {
+        if (n + count > PLUME_RANK_MAX) {
             pl_einsum_refuse(pl, form, "has more dimensions than a tensor", 0);
             return NULL;
         }
-        ret[n++] = *at;
+        for (size_t k = 0; k < count; k++)
+            ret[n++] = (char)(first - (char)k);
         ret[n] = 0;
     }
     return at;
 }
 
-/* Keeps the sizes of v's letters; 0, or -EINVAL, having failed the hook. */
+/* Keeps the sizes of v's letters; 0, or -EINVAL, having failed the hook. A size of 1 is repeated.
+ */
 static inline int pl_einsum_sizes(struct plume_context *pl,
                                   const char *form,
                                   const struct plume_lettered *v,
                                   size_t sizes[PLUME_EINSUM_SIZES])
 {
-    size_t shape[PLUME_RANK_MAX] = {0}, rank = pl->api->shape(v->t, shape);
+    size_t shape[PLUME_RANK_MAX] = {0}, rank = pl->api->shape(v->t, shape), n = strlen(v->letters);
 
-    if (rank != strlen(v->letters)) {
+    if (rank != n && !(n == 0 && rank == 1 && shape[0] == 1)) {
         pl_einsum_refuse(pl, form, "does not have as many letters as a tensor has dimensions", 0);
         return -EINVAL;
     }
-    for (size_t d = 0; d < rank; d++) {
+    for (size_t d = 0; d < n; d++) {
         size_t *size = &sizes[(unsigned char)v->letters[d]];
 
-        if (*size && *size != shape[d]) {
-            pl_einsum_refuse(pl, form, "two sizes has", v->letters[d]);
+        if (*size > 1 && shape[d] > 1 && *size != shape[d]) {
+            if (v->letters[d] < 'A')
+                pl_einsum_refuse(pl, form, "two sizes has a dimension of '...'", 0);
+            else
+                pl_einsum_refuse(pl, form, "two sizes has", v->letters[d]);
             return -EINVAL;
         }
-        *size = shape[d];
+        if (*size < shape[d])
+            *size = shape[d];
     }
     return 0;
+}
+
+/* Removes v's dimensions of 1 whose letters have larger sizes: the product repeats them. */
+static inline void
+pl_einsum_narrow(struct plume_context *pl, struct plume_lettered *v, const size_t *sizes)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, n = 0;
+    char letters[PLUME_RANK_MAX + 1];
+
+    pl->api->shape(v->t, shape);
+    memcpy(letters, v->letters, sizeof(letters));
+    for (size_t d = 0; letters[d]; d++)
+        if (shape[d] == sizes[(unsigned char)letters[d]]) {
+            v->letters[n] = letters[d];
+            shape[n++] = shape[d];
+        }
+    if (letters[n]) {
+        v->letters[n] = 0;
+        shape[n] = 1;
+        v->t = plume_reshape(pl, v->t, n ? n : 1, shape);
+    }
 }
 
 /* Sums over the letters that are in neither of the two others. */
@@ -218,44 +267,104 @@ static inline plume_tensor *pl_einsum_product(struct plume_context *pl,
     return y.t;
 }
 
+/* Reads the form: the letters of each of n tensors, those of the result, and all sizes. 0, or
+ * -EINVAL, having failed the hook. */
+static inline int pl_einsum_read(struct plume_context *pl,
+                                 const char *form,
+                                 size_t n,
+                                 struct plume_lettered *list,
+                                 char *out,
+                                 size_t *sizes)
+{
+    const char *at = form;
+    size_t widest = 0;
+
+    for (size_t k = 0; k < n; k++) {
+        const char *ends = k + 1 < n ? ",-" : "-";
+        size_t rank = pl->api->shape(list[k].t, NULL), named = pl_einsum_named(at, ends);
+        size_t wide = rank > named ? rank - named : 0;
+
+        at = pl_einsum_letters(pl, form, at, ends, wide, list[k].letters);
+        if (!at)
+            return -EINVAL;
+        if (strchr(list[k].letters, '0') && widest < wide)
+            widest = wide;
+        if (k + 1 < n ? *at != ',' : at[0] != '-' || at[1] != '>') {
+            pl_einsum_refuse(pl, form, "needs '->', and as many tensors as it is given", 0);
+            return -EINVAL;
+        }
+        at += k + 1 < n;
+    }
+    if (!pl_einsum_letters(pl, form, at + 2, "", widest, out))
+        return -EINVAL;
+    for (size_t k = 0; k < n; k++)
+        if (pl_einsum_sizes(pl, form, &list[k], sizes) < 0)
+            return -EINVAL;
+    for (size_t d = 0; out[d]; d++)
+        if (!sizes[(unsigned char)out[d]]) {
+            pl_einsum_refuse(pl, form, "no tensor has", out[d]);
+            return -EINVAL;
+        }
+    return 0;
+}
+
 /* The sum of products that the form tells, such as "bij,bjk->bik": each letter is a dimension,
- * those that are not after "->" are summed over. b is NULL for a form of one tensor, such as
- * "ij->ji". A result without letters is [1]. Products are those of plume_matmul(), or elementwise
- * where there are no matrices. Not taken: more than two tensors, a letter twice in one (diagonals),
- * "...", a form without "->", and sizes of 1 that others would repeat. */
+ * those that are not after "->" are summed over. "..." stands for the dimensions of a tensor that
+ * have no letters; those of several tensors belong together from the last one on. A size of 1 is
+ * repeated where another tensor has more. A result without letters is [1]. Products are those of
+ * plume_matmul(), or elementwise where there are no matrices; n tensors, at most 16, are multiplied
+ * in their order, and what is between two products has at most 5 dimensions. A letter cannot be
+ * twice in one tensor (a diagonal), and "->" cannot be left out. */
+static inline plume_tensor *
+plume_einsum_all(struct plume_context *pl, const char *form, size_t n, plume_tensor *const *tensors)
+{
+    struct plume_lettered list[16], *all = &list[0];
+    size_t sizes[PLUME_EINSUM_SIZES] = {0};
+    char out[PLUME_RANK_MAX + 1], kept[17 * PLUME_RANK_MAX + 1], next[2 * PLUME_RANK_MAX + 1];
+
+    if (n == 0 || n > 16)
+        return pl_einsum_refuse(pl, form, "takes 1 to 16 tensors", 0);
+    for (size_t k = 0; k < n; k++) {
+        list[k] = (struct plume_lettered){tensors[k], ""};
+        if (!tensors[k])
+            return NULL;
+    }
+    if (pl_einsum_read(pl, form, n, list, out, sizes) < 0)
+        return NULL;
+    for (size_t k = 0; k < n; k++)
+        pl_einsum_narrow(pl, &list[k], sizes);
+    for (size_t k = 1; k < n; k++) {
+        pl_einsum_join(kept, out, "", "");
+        for (size_t i = k + 1; i < n; i++)
+            pl_einsum_pick(kept, list[i].letters, NULL, NULL, NULL);
+        pl_einsum_sum(pl, all, list[k].letters, kept);
+        pl_einsum_sum(pl, &list[k], all->letters, kept);
+        pl_einsum_join(next, k + 1 == n ? out : "", "", "");
+        if (k + 1 < n) {
+            pl_einsum_pick(next, all->letters, kept, NULL, NULL);
+            pl_einsum_pick(next, list[k].letters, kept, all->letters, NULL);
+        }
+        if (strlen(next) > PLUME_RANK_MAX)
+            return pl_einsum_refuse(
+                pl, form, "a product of the first tensors has too many dimensions: reorder them",
+                0);
+        all->t = pl_einsum_product(pl, all, &list[k], next, sizes);
+        memcpy(all->letters, next, strlen(next) + 1);
+    }
+    pl_einsum_sum(pl, all, "", out);
+    pl_einsum_order(pl, all, out);
+    return all->t;
+}
+
+/* The same of one tensor, or of two; b is NULL for a form of one, such as "ij->ji". */
 static inline plume_tensor *
 plume_einsum(struct plume_context *pl, const char *form, plume_tensor *a, plume_tensor *b)
 {
-    struct plume_lettered first = {a, ""}, second = {b, ""};
-    size_t sizes[PLUME_EINSUM_SIZES] = {0};
-    char out[PLUME_RANK_MAX + 1];
-    const char *at;
+    plume_tensor *const both[] = {a, b};
 
-    if (!a)
-        return NULL;
-    if (!b && strchr(form, ','))
+    if (a && !b && strchr(form, ','))
         return pl_einsum_refuse(pl, form, "the second tensor is NULL", 0);
-    at = pl_einsum_letters(pl, form, form, b ? ",-" : "-", first.letters);
-    if (at && b && *at == ',')
-        at = pl_einsum_letters(pl, form, at + 1, "-", second.letters);
-    if (!at)
-        return NULL;
-    if (at[0] != '-' || at[1] != '>' || (b && !strchr(form, ',')))
-        return pl_einsum_refuse(pl, form, "needs '->', and as many tensors as it is given", 0);
-    if (!pl_einsum_letters(pl, form, at + 2, "", out) ||
-        pl_einsum_sizes(pl, form, &first, sizes) < 0 ||
-        (b && pl_einsum_sizes(pl, form, &second, sizes) < 0))
-        return NULL;
-    for (size_t d = 0; out[d]; d++)
-        if (!sizes[(unsigned char)out[d]])
-            return pl_einsum_refuse(pl, form, "no tensor has", out[d]);
-    pl_einsum_sum(pl, &first, second.letters, out);
-    if (b) {
-        pl_einsum_sum(pl, &second, first.letters, out);
-        return pl_einsum_product(pl, &first, &second, out, sizes);
-    }
-    pl_einsum_order(pl, &first, out);
-    return first.t;
+    return plume_einsum_all(pl, form, b ? 2 : 1, both);
 }
 
 #endif

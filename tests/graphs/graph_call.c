@@ -185,10 +185,14 @@ static plume_tensor *gru(struct graph_run *run, const struct graph_call *c)
 static plume_tensor *einsum(struct graph_run *run, const struct graph_call *c)
 {
     char form[GRAPH_NUMBERS + 1] = "";
+    plume_tensor *list[GRAPH_INPUTS];
 
     for (size_t i = 0; i < c->n; i++)
         form[i] = (char)NUM(i);
-    return plume_einsum(PL, form, IN(0), MAYBE(1));
+    for (size_t i = 0; i < c->n_in; i++)
+        list[i] = IN(i);
+    return c->n_in > 2 ? plume_einsum_all(PL, form, c->n_in, list)
+                       : plume_einsum(PL, form, IN(0), MAYBE(1));
 }
 
 static plume_tensor *of_images(struct graph_run *run, const struct graph_call *c)

@@ -439,6 +439,40 @@ def einsum(g):
     return g.call("einsum", ins, [ord(c) for c in form], lambda *t: one(torch.einsum(form, *t)))
 
 
+@op
+def einsum_dots(g):
+    """Neighbours among the dimensions are "...", of which the second tensor has the last ones, or ones."""
+    x = g.any(1, 4)
+    s = list(g.value(x).shape)
+    wide = g.rnd.randint(0, len(s))
+    at = g.rnd.randint(0, len(s) - wide)
+    letters = "abcd"[:len(s) - wide]
+    forms, ins = [letters[:at] + "..." + letters[at:]], [x]
+    if g.rnd.random() < 0.8:
+        own = g.rnd.sample(letters, g.rnd.randint(0, len(letters)))
+        size = dict(zip(letters, s[:at] + s[at + wide:]))
+        tail = [n if g.rnd.random() < 0.7 else 1 for n in s[at:at + wide][g.rnd.randint(0, wide):]]
+        if own or tail:
+            forms.append("..." + "".join(own))
+            ins.append(g.leaf(tail + [size[c] if g.rnd.random() < 0.8 else 1 for c in own]))
+    out = [c for c in letters if g.rnd.random() < 0.6] + (["..."] if g.rnd.random() < 0.8 else [])
+    g.rnd.shuffle(out)
+    form = ",".join(forms) + "->" + "".join(out)
+    return g.call("einsum", ins, [ord(c) for c in form], lambda *t: one(torch.einsum(form, *t)))
+
+
+@op
+def einsum_many(g):
+    letters = "abcd"
+    size = {c: g.rnd.choice(SIZES) for c in letters}
+    own = [g.rnd.sample(letters, g.rnd.randint(1, 3)) for _ in range(g.rnd.randint(3, 4))]
+    ins = [g.leaf([size[c] for c in o]) for o in own]
+    out = [c for c in letters if any(c in o for o in own) and g.rnd.random() < 0.5]
+    g.rnd.shuffle(out)
+    form = ",".join("".join(o) for o in own) + "->" + "".join(out)
+    return g.call("einsum", ins, [ord(c) for c in form], lambda *t: one(torch.einsum(form, *t)))
+
+
 def spread(t, dim=-1):
     if (t.std(dim, unbiased=False) < 0.2).any():
         raise Unfit

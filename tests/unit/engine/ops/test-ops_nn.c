@@ -465,18 +465,20 @@ static void test_forms_that_einsum_refuses(void **state)
         {"ij-", 0, "needs '->', and as many tensors as it is given"},
         {"", 0, "needs '->', and as many tensors as it is given"},
         {"ij,jk->ik", 0, "the second tensor is NULL"},
-        {"ij,jk,kl->il", 1, "takes letters, ',' and '->', not ','"},
-        {"...j,jk->k", 1, "takes letters, ',' and '->', not '.'"},
+        {"ij,jk,kl->il", 1, "takes letters, ',', '->' and one '...' a tensor, not ','"},
+        {"..j,jk->k", 1, "takes letters, ',', '->' and one '...' a tensor, not '.'"},
+        {"...j...,jk->k", 1, "takes letters, ',', '->' and one '...' a tensor, not '.'"},
+        {"...,...->...", 1, "two sizes has a dimension of '...'"},
         {"ii,jk->k", 1, "takes no diagonals: twice in one tensor is 'i'"},
         {"ij,jk->kk", 1, "takes no diagonals: twice in one tensor is 'k'"},
         {"ijk,jk->i", 1, "does not have as many letters as a tensor has dimensions"},
         {"abcdef,jk->a", 1, "has more dimensions than a tensor"},
         {"ij,jk->i", 1, "two sizes has 'j'"},
         {"ij,kl->im", 1, "no tensor has 'm'"},
-        {"ij,kl->i->", 1, "takes letters, ',' and '->', not '-'"},
+        {"ij,kl->i->", 1, "takes letters, ',', '->' and one '...' a tensor, not '-'"},
     };
     struct step step;
-    plume_tensor *a, *b;
+    plume_tensor *a, *b, *list[3];
 
     (void)state;
     begin(&step);
@@ -491,6 +493,13 @@ static void test_forms_that_einsum_refuses(void **state)
         assert_string_equal(step.text, text);
     }
     assert_non_null(plume_einsum(&step.pl, " ij , Kl -> i K ", a, b));
+    list[0] = list[2] = a;
+    list[1] = b;
+    assert_null(plume_einsum_all(&step.pl, "ab,cd,ae->be", 17, list));
+    assert_non_null(strstr(step.text, "takes 1 to 16 tensors"));
+    list[1] = plume_reshape(&step.pl, b, SHAPE(2, 2, 5, 1));
+    assert_null(plume_einsum_all(&step.pl, "ab,cdef,cb->abdef", 3, list));
+    assert_non_null(strstr(step.text, "too many dimensions: reorder them"));
     pl_tape_end(&step.tape);
     pl_tape_finish(&step.tape);
 }
