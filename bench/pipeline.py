@@ -20,9 +20,9 @@ SLICE_S = 0.002
 
 
 def emulated(b):
-    """Four emulated devices, one at half speed: tests/engine/test-pipeline.c."""
+    """Four emulated devices, one at half speed: tests/engine/test-pipeline_cut.c."""
     env = dict(b.env, PLUME_BENCH_PIPELINE=str(NAP_US), PLUME_DATA_DIR=os.path.join(BUILD, "data"))
-    out = subprocess.run([os.path.join(BUILD, "tests/engine/test-pipeline")], env=env, check=True,
+    out = subprocess.run([os.path.join(BUILD, "tests/engine/test-pipeline_cut")], env=env, check=True,
                          stdout=subprocess.PIPE, text=True).stdout
     return json.loads(next(line for line in out.splitlines() if line.startswith("{")))
 
