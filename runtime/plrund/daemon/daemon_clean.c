@@ -104,8 +104,8 @@ static enum look look_at(const struct marks *marks,
 
     if (fstatat(proc, pid, &st, 0) < 0 || st.st_uid != geteuid())
         return LOOK_OTHER;
-    r = read_environ(proc, pid, env); /* -ESRCH: the first thread has ended */
-    if ((r < 0 && r != -ESRCH) || (env->len && !has_marks(marks, env)) ||
+    r = read_environ(proc, pid, env); /* fails if the first thread has ended */
+    if ((env->len && !has_marks(marks, env)) ||
         pl_process_stat((pid_t)strtol(pid, NULL, 10), ret) < 0 || ret->state == 'Z' ||
         ret->exiting || ret->kernel || ret->parent == marks->daemon)
         return LOOK_OTHER;
@@ -113,7 +113,7 @@ static enum look look_at(const struct marks *marks,
         return LOOK_ORPHAN;
     snprintf(thread, sizeof(thread), "%d", (int)ret->thread);
     if (strcmp(thread, pid) == 0)
-        return ret->bare ? LOOK_OTHER : LOOK_BETWEEN;
+        return r < 0 || ret->bare ? LOOK_OTHER : LOOK_BETWEEN;
     r = read_environ(proc, thread, env);
     if (r < 0 || !env->len) /* also that thread has ended, or executes a program as the first */
         return r < 0 || !ret->bare ? LOOK_BETWEEN : LOOK_OTHER;
