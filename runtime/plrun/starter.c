@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -174,7 +175,8 @@ static void reap(struct pl_starter *s)
             s->ended = true;
             s->status = status;
             s->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-            report_end(s);
+            if (!s->stepd_gone)
+                report_end(s);
         } /* else: an orphan that plrun inherited */
     }
 }
@@ -232,6 +234,32 @@ static void on_daemon_lost(struct pl_starter *s, const char *what)
     pl_process_order(-1, s->child, SIGTERM);
 }
 
+/* Who is started by another program, as a script, does not end with it. */
+static int open_stepd(void)
+{
+    struct pl_process_stat stat;
+    pid_t parent = getppid();
+    int fd = parent > 1 ? (int)syscall(SYS_pidfd_open, parent, 0) : -1;
+
+    if (fd >= 0 && pl_process_stat(parent, &stat) == 0 && strcmp(stat.name, "slurmstepd") == 0 &&
+        getppid() == parent)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -EBADF;
+}
+
+/* Slurm neither ends nor counts the processes of a step whose slurmstepd was killed, and nobody
+ * sees what the rank writes: it is ended. */
+static void on_stepd_gone(struct pl_starter *s)
+{
+    pl_closep(&s->stepd_fd);
+    s->stepd_fd = -EBADF;
+    s->stepd_gone = true;
+    pl_log_error("child", "slurmstepd was killed; ending rank %u", s->step.rank);
+    pl_process_order(-1, s->child, SIGTERM);
+}
+
 /* Reads the daemon's lines. True once it gave its verdict or is gone. */
 static bool on_link(struct pl_starter *s)
 {
@@ -264,10 +292,11 @@ static void watch(struct pl_starter *s)
     bool verdict = false;
 
     while (!s->ended || !verdict) {
-        struct pollfd p[2] = {{.fd = s->signal_fd, .events = POLLIN},
-                              {.fd = s->link.fd, .events = POLLIN}};
+        struct pollfd p[3] = {{.fd = s->signal_fd, .events = POLLIN},
+                              {.fd = s->link.fd, .events = POLLIN},
+                              {.fd = s->stepd_fd, .events = POLLIN}};
         bool had = s->ended, waiting = s->ended || gone_ns;
-        int ready = poll(p, 2, waiting ? 100 : 1000);
+        int ready = poll(p, 3, waiting ? 100 : 1000);
 
         if (!s->ended)
             pl_term_look(&s->look, s->child);
@@ -275,6 +304,12 @@ static void watch(struct pl_starter *s)
         reap(s);
         if (s->ended && !had)
             kill_orphans(s);
+        if (p[2].revents && !s->ended) {
+            on_stepd_gone(s);
+            gone_ns = pl_now_ns();
+        }
+        if (s->stepd_gone && s->ended) /* the daemon takes it for our end, and records that */
+            return;
         if (s->link.fd >= 0 && on_link(s)) {
             verdict = true;
             gone_ns = pl_now_ns();
@@ -304,7 +339,8 @@ static void set_signals_default(void)
 
 int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
 {
-    struct pl_starter s = {.link = PL_RANK_LINK_INIT, .control_fd = -EBADF, .signal_fd = -EBADF};
+    struct pl_starter s = {
+        .link = PL_RANK_LINK_INIT, .control_fd = -EBADF, .signal_fd = -EBADF, .stepd_fd = -EBADF};
     _cleanup_free_ char *path = NULL;
     int pipes[4] = {-EBADF, -EBADF, -EBADF, -EBADF};
     bool no_daemon = false;
@@ -315,6 +351,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         return r;
     set_signals_default();
     s.slurm_signals_all = slurm_signals_all();
+    s.stepd_fd = open_stepd();
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
     r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */
@@ -355,6 +392,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     if (r < 0 && s.early_signal) /* no daemon to tell it to */
         r = 128 + s.early_signal;
     pl_rank_link_close(&s.link);
+    pl_closep(&s.stepd_fd);
     pl_starter_end_daemon(&s, r < 0);
     if (r == 0)
         r = s.step_code;

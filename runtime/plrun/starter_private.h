@@ -18,10 +18,12 @@ struct pl_starter {
     int control_fd; /* to the daemon, where we started it */
     pid_t daemon, child;
     int signal_fd;
+    int stepd_fd; /* pidfd of slurmstepd, our parent; -EBADF: it is another process, or has ended */
     sigset_t old_mask;
     int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
     bool ended, daemon_ended, slurm_signals_all, ignores_hup;
     bool unheard;             /* the daemon has given no verdict */
+    bool stepd_gone;          /* slurmstepd was killed */
     struct pl_term_look look; /* how the rank takes SIGTERM */
     int status, code;
     int step_code; /* of a step that failed without a rank's fault, as the daemon told last; 0 */

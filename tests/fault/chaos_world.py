@@ -71,16 +71,8 @@ def stepd_killed(c):
     there = c.ranks_there()
     c.pause()
     os.kill(stepd_of(there, c, node), signal.SIGKILL)
-    if c.way == "plugin":
-        scancel_when_decided(c)
-        c.must_fail(None, kind="runtime", rank=ranks_of(c, node), node=there[ranks_of(c, node)[0]][2])
-        return
-    # plrun holds its rank, and srun does not know yet: then the rank ends by itself, and well or not.
-    c.let("go")
-    subprocess.run(["scancel", "-Q", c.job], check=False, timeout=30)
-    c.end()
-    need(c.code != 0, "exit code 0")
-    c.slurm_killed_all()
+    scancel_when_decided(c)
+    c.must_fail(None, kind="runtime", rank=ranks_of(c, node), node=there[ranks_of(c, node)[0]][2])
 
 
 def start_time(pid):

@@ -62,6 +62,25 @@ ended_badly() {
     done
 }
 
+no_runtime_on() {
+    [[ -z $(pids_of plrun "$1")$(pids_of plrund "$1") ]]
+}
+
+@test "a slurmstepd that is killed takes the ranks of its node along, by plrun" {
+    start stepd 2
+    pid=$(guard "${NODE[1]}" 0)
+    tail=$(pgrep -P "$pid" -x tail)
+    kill -KILL "$(ps -o ppid= -p "$pid")"
+    # Slurm neither ends them nor tells srun.
+    wait_for 20 no_runtime_on "${NODE[1]}"
+    [ ! -e "/proc/$tail" ]
+    wait_for 20 has_ended stepd
+    [ "$(result stepd 'd["state"], d["cause"]["kind"], d["cause"]["node"]')" = "('failed', 'runtime', '${NODE[1]}')" ]
+    scancel "$JOB"
+    wait
+    ended_badly stepd
+}
+
 @test "plrun is killed: its rank dies with it, the others are ended" {
     for case in guest-1-1 owner-1-0 hub-0-0; do
         IFS=- read -r name node local <<<"$case"
