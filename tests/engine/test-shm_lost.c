@@ -84,6 +84,7 @@ static const char *one_dies_anywhere(struct pl_comm *comm, void *shared)
     const unsigned *after_us = shared;
     struct pl_error err = {0};
     float x[100] = {0};
+    uint32_t posts = 0;
     char own[200];
     int r = 0;
 
@@ -99,6 +100,10 @@ static const char *one_dies_anywhere(struct pl_comm *comm, void *shared)
             r = pl_comm_allreduce(comm, x, 100, PL_REAL_F32, 1, &err);
         if (r == 0)
             r = pl_comm_broadcast(comm, own, sizeof(own), &err);
+        if (r == 0) {
+            pl_comm_node_post(comm);
+            r = pl_comm_node_work(comm, ++posts, NULL, NULL, &err);
+        }
     }
     if (r != -ECONNRESET || strcmp(pl_error_text(&err), "lost rank 2: its process ended") != 0) {
         static char text[200];

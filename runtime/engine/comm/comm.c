@@ -265,6 +265,29 @@ int pl_comm_node_barrier(struct pl_comm *comm, struct pl_error *err)
     return leave(comm, r);
 }
 
+int pl_comm_node_work(struct pl_comm *comm,
+                      uint32_t count,
+                      int (*work)(void *ctx, uint32_t posted, struct pl_error *err),
+                      void *ctx,
+                      struct pl_error *err)
+{
+    uint32_t posted;
+    int r = 0;
+
+    enter(comm, "allreduce", 0);
+    do {
+        uint64_t begin = pl_now_ns();
+
+        posted = comm->ops->posted(comm);
+        if (work)
+            r = work(ctx, posted, err);
+        spent.since_ns += pl_now_ns() - begin; /* work is not waiting */
+        if (r == 0 && (int32_t)(posted - count) < 0)
+            r = comm->ops->await(comm, posted + 1, err);
+    } while (r == 0 && (int32_t)(posted - count) < 0);
+    return leave(comm, r);
+}
+
 int pl_comm_allgather(struct pl_comm *comm, void *buf, const size_t *offset, struct pl_error *err)
 {
     enter(comm, "allgather", offset[comm->size]);

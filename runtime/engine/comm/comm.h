@@ -56,6 +56,9 @@ struct pl_comm_ops {
     struct pl_comm *(*node)(struct pl_comm *comm);
     int (*alloc_common)(struct pl_comm *comm, size_t bytes, void **ret, struct pl_error *err);
     void *(*of_peer)(struct pl_comm *comm, const void *own, unsigned peer);
+    void (*post)(struct pl_comm *comm);
+    uint32_t (*posted)(struct pl_comm *comm);
+    int (*await)(struct pl_comm *comm, uint32_t count, struct pl_error *err);
     void (*abort)(struct pl_comm *comm, const char *text); /* text: as the others shall report it */
     void (*destroy)(struct pl_comm *comm);
 };
@@ -229,6 +232,22 @@ void *pl_comm_of_peer(struct pl_comm *comm, const void *own, unsigned peer);
 /* Returns after all ranks of the node have called it: at once where there are no others. All ranks
  * of all nodes call it equally often. */
 int pl_comm_node_barrier(struct pl_comm *comm, struct pl_error *err);
+
+/* For a comm that is its own node: counts one more thing that this rank has completed. All ranks
+ * count the same things in the same order. */
+void pl_comm_node_post(struct pl_comm *comm);
+
+/* The number of things that all ranks have completed. It begins at 0 and wraps. */
+uint32_t pl_comm_node_posted(struct pl_comm *comm);
+
+/* Returns after all ranks have posted so many things. Until then, and once when they have, calls
+ * work (may be NULL) each time that all ranks have posted more, with their number. Counts as a
+ * collective of all ranks. */
+int pl_comm_node_work(struct pl_comm *comm,
+                      uint32_t count,
+                      int (*work)(void *ctx, uint32_t posted, struct pl_error *err),
+                      void *ctx,
+                      struct pl_error *err);
 
 /* Time that the calling thread has spent in the calls above, of communicators of several ranks:
  * most of it waiting for them. ns. */

@@ -24,6 +24,16 @@ int pl_comm_alloc_common(struct pl_comm *comm, size_t bytes, void **ret, struct 
     return spread(comm, node->ops->alloc_common(node, bytes, ret, err), err);
 }
 
+void pl_comm_node_post(struct pl_comm *comm)
+{
+    comm->ops->post(comm);
+}
+
+uint32_t pl_comm_node_posted(struct pl_comm *comm)
+{
+    return comm->ops->posted(comm);
+}
+
 void *pl_comm_of_peer(struct pl_comm *comm, const void *own, unsigned peer)
 {
     struct pl_comm *node = pl_comm_node(comm);

@@ -217,6 +217,9 @@ static const struct pl_comm_ops shm_ops = {
     .node = shm_node,
     .alloc_common = pl_shm_alloc_common,
     .of_peer = shm_of_peer,
+    .post = pl_shm_post,
+    .posted = pl_shm_posted,
+    .await = pl_shm_await,
     .abort = pl_shm_abort,
     .destroy = shm_destroy,
 };

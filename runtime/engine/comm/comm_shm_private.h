@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* Shared by comm_shm.c (the collectives), comm_shm_sum.c (sums), comm_shm_later.c (sums for which
- * no rank waits), comm_shm_memory.c (slabs) and comm_shm_wait.c (the barrier, and lost ranks). */
+ * no rank waits), comm_shm_post.c (what ranks have completed), comm_shm_memory.c (slabs) and
+ * comm_shm_wait.c (the barrier, and lost ranks). */
 #ifndef PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 #define PL_RUNTIME_ENGINE_COMM_COMM_SHM_PRIVATE_H
 
 #include "runtime/engine/comm/comm.h"
 
 #include <stdatomic.h>
+#include <time.h>
+
+#define PL_SHM_TICK_MS 200 /* interval of checking the others while waiting */
+#define PL_SHM_SPINS 1000  /* about 20 us */
 
 #define PL_SHM_RANKS_MAX 1024 /* per node */
 
@@ -37,6 +42,7 @@ struct pl_shm_claim {
 /* The sums that a rank has posted, see comm_shm_later.c. */
 struct pl_shm_posts {
     _Alignas(64) _Atomic uint32_t n; /* so far; the last PL_SHM_POSTS of them follow */
+    _Atomic uint32_t counted;        /* pl_comm_node_post(); a futex, see comm_shm_post.c */
     struct pl_shm_post {
         uint32_t slab;
         uint64_t offset, bytes;
@@ -49,6 +55,7 @@ struct pl_shm_control {
     _Atomic uint32_t generation; /* number of barriers passed; a futex */
     _Atomic uint32_t failing;    /* 1 + the rank that writes the text */
     _Atomic uint32_t failed;     /* the text is complete */
+    _Atomic uint32_t sleepers;   /* ranks that wait for another one's `counted` */
     char text[PL_COMM_TEXT_MAX];
     _Atomic int32_t fd[PL_SHM_RANKS_MAX]; /* of the slab that is being shared */
     /* By barrier (odd or even: no rank is two ahead) and rank. Written before the barrier, read
@@ -161,6 +168,26 @@ int pl_shm_start(struct pl_comm *comm,
                  double scale,
                  struct pl_error *err);
 int pl_shm_join(struct pl_comm *comm, struct pl_error *err);
+
+/* See pl_comm_node_post(), pl_comm_node_posted() and pl_comm_node_work(). */
+void pl_shm_post(struct pl_comm *comm);
+uint32_t pl_shm_posted(struct pl_comm *comm);
+int pl_shm_await(struct pl_comm *comm, uint32_t count, struct pl_error *err);
+
+/* The system call. -errno. */
+int pl_shm_futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout);
+
+/* Tells the processor that a loop waits. */
+void pl_shm_spin_pause(void);
+
+/* Looks at the time that this rank has waited, in op, for ranks that are not `here` (number: as
+ * `here` takes it): warns, or -ECONNRESET after the limit. */
+int pl_shm_check_time(struct pl_shm *shm,
+                      bool (*here)(const struct pl_shm *shm, uint32_t number, unsigned i),
+                      uint32_t number,
+                      enum pl_shm_op op,
+                      struct pl_comm_wait *wait,
+                      struct pl_error *err);
 
 /* Gives the text to all ranks, unless another one has given its own: that one is returned. */
 int pl_shm_lose(struct pl_shm *shm, struct pl_error *err, const char *fmt, ...) PL_PRINTF(3, 4);

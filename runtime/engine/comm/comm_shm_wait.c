@@ -13,14 +13,12 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define TICK_MS 200 /* interval of checking the others while waiting */
-#define SPINS 1000  /* about 20 us */
 #define NAMED_MAX 8 /* missing ranks in a message */
 
 static const char *const op_names[] = {"sum",    "broadcast", "barrier",
                                        "memory", "allgather", "reduce-scatter"};
 
-static int futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+int pl_shm_futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
 {
     return syscall(SYS_futex, word, op, value, timeout, NULL, 0) < 0 ? -errno : 0;
 }
@@ -71,7 +69,9 @@ void pl_shm_abort(struct pl_comm *comm, const char *text)
         snprintf(c->text, sizeof(c->text), "%s", text);
         atomic_store(&c->failed, 1);
     }
-    futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
+    pl_shm_futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
+    for (unsigned i = 0; i < comm->size; i++)
+        pl_shm_futex(&c->posts[i].counted, FUTEX_WAKE, INT_MAX, NULL);
 }
 
 int pl_shm_lose(struct pl_shm *shm, struct pl_error *err, const char *fmt, ...)
@@ -107,25 +107,33 @@ static bool is_here(const struct pl_shm *shm, uint32_t generation, unsigned i)
     return atomic_load(&shm->control->claim[generation & 1][i].here) == generation + 1;
 }
 
-/* "rank 3", or "ranks 2, 5 and 7 more". */
-static void name_missing(const struct pl_shm *shm, uint32_t generation, char *text, size_t size)
+/* "rank 3", or "ranks 2, 5 and 7 more". Returns the number of missing ranks. */
+static unsigned name_missing(const struct pl_shm *shm,
+                             bool (*here)(const struct pl_shm *shm, uint32_t number, unsigned i),
+                             uint32_t number,
+                             char *text,
+                             size_t size)
 {
     unsigned n = 0;
     size_t len = 0;
 
     for (unsigned i = 0; i < shm->base.size; i++)
-        if (!is_here(shm, generation, i) && n++ < NAMED_MAX && len < size)
+        if (!here(shm, number, i) && n++ < NAMED_MAX && len < size)
             len += (size_t)snprintf(text + len, size - len, n > 1 ? ", %u" : " %u",
                                     shm->world_ranks[i]);
     if (n > NAMED_MAX && len < size)
         snprintf(text + len, size - len, " and %u more", n - NAMED_MAX);
+    return n;
 }
 
 /* The first rank that waits warns for all. */
-static int
-check_time(struct pl_shm *shm, uint32_t generation, struct pl_comm_wait *wait, struct pl_error *err)
+int pl_shm_check_time(struct pl_shm *shm,
+                      bool (*here)(const struct pl_shm *shm, uint32_t number, unsigned i),
+                      uint32_t number,
+                      enum pl_shm_op op,
+                      struct pl_comm_wait *wait,
+                      struct pl_error *err)
 {
-    const struct pl_shm_claim *mine = &shm->control->claim[generation & 1][shm->base.rank];
     char ranks[PL_COMM_TEXT_MAX / 2] = "";
     unsigned first = 0;
     double seconds;
@@ -133,17 +141,16 @@ check_time(struct pl_shm *shm, uint32_t generation, struct pl_comm_wait *wait, s
 
     if (r == 0)
         return 0;
-    while (first < shm->base.size && !is_here(shm, generation, first))
+    while (first < shm->base.size && !here(shm, number, first))
         first++;
-    name_missing(shm, generation, ranks, sizeof(ranks));
-    if (atomic_load(&shm->control->generation) != generation)
+    if (!name_missing(shm, here, number, ranks, sizeof(ranks)))
         return 0;
     if (r < 0)
         return pl_shm_lose(shm, err, "lost rank%s: a collective (%s) has waited %.0f s for it",
-                           ranks, op_names[mine->op], seconds);
+                           ranks, op_names[op], seconds);
     if (first == shm->base.rank)
         pl_log_warn("comm", "rank %u has waited %.0f s for rank%s in a collective (%s)",
-                    shm->world_ranks[first], seconds, ranks, op_names[mine->op]);
+                    shm->world_ranks[first], seconds, ranks, op_names[op]);
     return 0;
 }
 
@@ -163,7 +170,7 @@ static int check_claim(struct pl_shm *shm, uint32_t generation, struct pl_error 
         mine->op == all[0].op && mine->bytes == all[0].bytes ? ", in other memory" : "");
 }
 
-static void spin_pause(void)
+void pl_shm_spin_pause(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -177,7 +184,7 @@ static int wait_all(struct pl_shm *shm, struct pl_error *err)
 {
     struct pl_shm_control *c = shm->control;
     uint32_t generation = atomic_load(&c->generation);
-    const struct timespec tick = {0, TICK_MS * 1000000};
+    const struct timespec tick = {0, PL_SHM_TICK_MS * 1000000};
     struct pl_comm_wait wait = {0};
     uint64_t looked;
     int r;
@@ -186,27 +193,28 @@ static int wait_all(struct pl_shm *shm, struct pl_error *err)
     if (atomic_fetch_add(&c->arrived, 1) + 1 == shm->base.size) {
         atomic_store(&c->arrived, 0);
         atomic_fetch_add(&c->generation, 1);
-        futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
+        pl_shm_futex(&c->generation, FUTEX_WAKE, INT_MAX, NULL);
         return 0;
     }
-    for (int i = 0; shm->spin && i < SPINS; i++) {
+    for (int i = 0; shm->spin && i < PL_SHM_SPINS; i++) {
         if (atomic_load_explicit(&c->generation, memory_order_acquire) != generation)
             return 0;
-        spin_pause();
+        pl_shm_spin_pause();
     }
     looked = pl_now_ns();
     while (atomic_load(&c->generation) == generation) {
         r = pl_shm_failed(shm, err);
         if (r < 0)
             return r;
-        futex(&c->generation, FUTEX_WAIT, generation, &tick);
+        pl_shm_futex(&c->generation, FUTEX_WAIT, generation, &tick);
         /* By the clock: a profiler's signals may end each wait early. */
-        if (pl_now_ns() - looked < TICK_MS * 1000000ull)
+        if (pl_now_ns() - looked < PL_SHM_TICK_MS * 1000000ull)
             continue;
         looked = pl_now_ns();
         r = check_peers(shm, generation, err);
         if (r == 0)
-            r = check_time(shm, generation, &wait, err);
+            r = pl_shm_check_time(shm, is_here, generation,
+                                  c->claim[generation & 1][shm->base.rank].op, &wait, err);
         if (r < 0)
             return r;
     }
