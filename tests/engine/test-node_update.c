@@ -116,7 +116,7 @@ static const char *parts(struct pl_comm *comm, void *shared)
     struct pl_error err = {0};
 
     all[comm->rank][1] = ELEMENTS;
-    pl_node_update_part(&o, &params, &range, &all[comm->rank][0], &all[comm->rank][1]);
+    pl_node_update_part(&o, &params, &range, comm->rank, &all[comm->rank][0], &all[comm->rank][1]);
     for (unsigned i = 0; i <= comm->size; i++)
         offset[i] = i * sizeof(all[0]);
     TRY(pl_comm_allgather(comm, all, offset, &err));

@@ -31,13 +31,14 @@ void pl_node_update_finish(struct pl_optimizer *o)
 void pl_node_update_part(const struct pl_optimizer *o,
                          const struct pl_params *params,
                          const struct pl_optimizer_range *range,
+                         unsigned rank,
                          size_t *from,
                          size_t *to)
 {
     const struct pl_comm *node = pl_comm_node(params->by_node);
     size_t line = LINE / pl_real_size(params->real), lines = (o->count + line - 1) / line;
-    size_t begin = lines * node->rank / node->size * line;
-    size_t end = lines * (node->rank + 1) / node->size * line;
+    size_t begin = lines * rank / node->size * line;
+    size_t end = lines * (rank + 1) / node->size * line;
     size_t at = range->state + *from - range->own, last = range->state + *to - range->own;
 
     begin = PL_MIN(PL_MAX(begin, at), last);

@@ -20,11 +20,13 @@ int pl_node_update_alloc(struct pl_optimizer *o,
 /* Call at the optimizer's end. The communicator's destroy frees the state. */
 void pl_node_update_finish(struct pl_optimizer *o);
 
-/* This rank's part of elements [*from, *to) of a range, which has the state from range->state on.
+/* The part that a rank of the node has of elements [*from, *to) of a range, which has the state
+ * from range->state on.
  */
 void pl_node_update_part(const struct pl_optimizer *o,
                          const struct pl_params *params,
                          const struct pl_optimizer_range *range,
+                         unsigned rank,
                          size_t *from,
                          size_t *to);
 

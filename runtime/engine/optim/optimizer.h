@@ -57,6 +57,14 @@ struct pl_optimizer {
     size_t lent; /* bytes of slots that are the communicator's and count as this rank's */
 };
 
+/* Elements that this rank updates at once, with the number of this step of theirs. */
+struct pl_optimizer_segment {
+    const struct pl_optimizer *optimizer;
+    const struct pl_optimizer_range *range;
+    size_t from, to;
+    uint64_t step;
+};
+
 struct pl_optimizers {
     const struct pl_params *params;
     struct pl_optimizer list[PL_OPTIMIZERS_MAX];
@@ -143,6 +151,23 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
                             struct pl_scaler *scaler,
                             struct pl_optimizers_result *ret,
                             struct pl_error *err);
+
+/* Call for each range after raising the optimizer's step number, with *at 0 at first: the next
+ * neighbours that are used and have missed as many steps, mostly the whole range. Counts the missed
+ * steps of the unused parameters between them. Returns false at the range's end. */
+bool pl_optimizer_next_segment(const struct pl_optimizers *optimizers,
+                               const struct pl_optimizer *optimizer,
+                               const struct pl_optimizer_range *range,
+                               size_t *at,
+                               struct pl_optimizer_segment *ret);
+
+/* Updates how->n elements of a segment from `begin` on. how: with n, grad and mirrors, and with
+ * what all updates of the step have in common. */
+void pl_optimizer_update(const struct pl_optimizers *optimizers,
+                         const struct pl_optimizer_segment *segment,
+                         size_t begin,
+                         const struct pl_kernels *kernels,
+                         const struct pl_update *how);
 
 /* Places the own parts of an optimizer's ranges, and allocates their state, which is zero. Called
  * by init. -ENOMEM. */

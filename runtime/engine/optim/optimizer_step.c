@@ -6,38 +6,24 @@
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/params/halves.h"
 
-/* Updates the own elements of [from, to) of a range, whose parameters have the same step number.
- * how: what all updates of the step have in common. */
-static void update_part(const struct pl_optimizers *all,
-                        const struct pl_optimizer *o,
-                        const struct pl_optimizer_range *range,
-                        size_t from,
-                        size_t to,
-                        uint64_t step,
-                        const struct pl_kernels *kernels,
-                        const struct pl_update *how)
+void pl_optimizer_update(const struct pl_optimizers *all,
+                         const struct pl_optimizer_segment *segment,
+                         size_t begin,
+                         const struct pl_kernels *kernels,
+                         const struct pl_update *how)
 {
     const struct pl_params *params = all->params;
+    const struct pl_optimizer *o = segment->optimizer;
+    const struct pl_optimizer_range *range = segment->range;
     const struct plume_optimizer *options = &o->options;
     const struct pl_group *group = range->group ? &o->groups[range->group - 1] : NULL;
     const struct pl_schedule *schedule = group ? &group->schedule : &o->schedule;
     double decay = group ? group->weight_decay : options->weight_decay;
     double momentum = pl_schedule_momentum(schedule, options->momentum);
+    size_t state = range->state + begin - range->own;
     void *slot[PL_OPTIMIZER_SLOTS];
-    size_t begin = PL_MAX(from, range->own), end = PL_MIN(to, range->own + range->own_count);
-    size_t state;
     struct pl_update update = *how;
 
-    if (params->by_node && begin < end)
-        pl_node_update_part(o, params, range, &begin, &end);
-    if (begin >= end)
-        return;
-    state = range->state + begin - range->own;
-    if (params->by_node)
-        update.n_mirrors = pl_node_update_mirrors(params, begin, all->mirrors);
-    update.mirrors = all->mirrors;
-    update.n = end - begin;
-    update.grad = pl_params_grad(params, begin);
     update.param = pl_params_value(params, begin);
     update.half = pl_halves_type(params);
     update.copy = params->halves ? params->halves + begin : NULL;
@@ -64,7 +50,7 @@ static void update_part(const struct pl_optimizers *all,
             .eps = options->eps,
             .weight_decay = decay,
             .decoupled = options->kind == PLUME_ADAMW,
-            .step = step,
+            .step = segment->step,
             .m = slot[0],
             .v = slot[1],
         });
@@ -85,7 +71,7 @@ static void update_part(const struct pl_optimizers *all,
     case PLUME_ADAGRAD:
         kernels->adagrad(&(struct pl_adagrad_args){
             .update = update,
-            .lr = schedule->lr / (1 + ((double)step - 1) * options->lr_decay),
+            .lr = schedule->lr / (1 + ((double)segment->step - 1) * options->lr_decay),
             .eps = options->eps,
             .weight_decay = decay,
             .sum = slot[0],
@@ -94,28 +80,57 @@ static void update_part(const struct pl_optimizers *all,
     }
 }
 
-/* Updates neighbours at once if all are used and have missed as many steps: usually the range. */
-static void update_range(const struct pl_optimizers *all,
-                         const struct pl_optimizer *o,
-                         const struct pl_optimizer_range *range,
-                         const struct pl_kernels *kernels,
-                         const struct pl_update *how)
+bool pl_optimizer_next_segment(const struct pl_optimizers *all,
+                               const struct pl_optimizer *o,
+                               const struct pl_optimizer_range *range,
+                               size_t *at,
+                               struct pl_optimizer_segment *ret)
 {
     struct pl_param *const *list = all->params->order;
-    size_t end = range->first + range->n, next;
+    size_t end = range->first + range->n, first, next;
+    size_t own_end = range->own + range->own_count;
 
-    for (size_t i = range->first; i < end; i = next) {
-        next = i + 1;
-        if (list[i]->unused) {
-            list[i]->missed++;
-            continue;
-        }
-        while (next < end && !list[next]->unused && list[next]->missed == list[i]->missed)
-            next++;
-        update_part(all, o, range, list[i]->offset,
-                    next < end ? list[next]->offset : range->offset + range->count,
-                    o->steps - list[i]->missed, kernels, how);
-    }
+    for (; *at < range->n && list[range->first + *at]->unused; ++*at)
+        list[range->first + *at]->missed++;
+    if (*at >= range->n)
+        return false;
+    first = range->first + *at;
+    for (next = first + 1; next < end && !list[next]->unused; next++)
+        if (list[next]->missed != list[first]->missed)
+            break;
+    *at = next - range->first;
+    *ret = (struct pl_optimizer_segment){
+        .optimizer = o,
+        .range = range,
+        .from = PL_MAX(list[first]->offset, range->own),
+        .to = PL_MIN(next < end ? list[next]->offset : range->offset + range->count, own_end),
+        .step = o->steps - list[first]->missed,
+    };
+    ret->to = PL_MAX(ret->from, ret->to);
+    return true;
+}
+
+/* Updates this rank's part of a segment. how: what all updates of the step have in common. */
+static void update_part(const struct pl_optimizers *all,
+                        const struct pl_optimizer_segment *segment,
+                        const struct pl_kernels *kernels,
+                        const struct pl_update *how)
+{
+    const struct pl_params *params = all->params;
+    size_t begin = segment->from, end = segment->to;
+    struct pl_update update = *how;
+
+    if (params->by_node && begin < end)
+        pl_node_update_part(segment->optimizer, params, segment->range,
+                            pl_comm_node(params->by_node)->rank, &begin, &end);
+    if (begin >= end)
+        return;
+    if (params->by_node)
+        update.n_mirrors = pl_node_update_mirrors(params, begin, all->mirrors);
+    update.mirrors = all->mirrors;
+    update.n = end - begin;
+    update.grad = pl_params_grad(params, begin);
+    pl_optimizer_update(all, segment, begin, kernels, &update);
 }
 
 int pl_optimizers_step(struct pl_optimizers *optimizers,
@@ -162,8 +177,13 @@ int pl_optimizers_step_some(struct pl_optimizers *optimizers,
             continue;
         }
         o->steps++;
-        for (size_t k = 0; k < o->n_ranges; k++)
-            update_range(optimizers, o, &o->ranges[k], kernels, &how);
+        for (size_t k = 0; k < o->n_ranges; k++) {
+            struct pl_optimizer_segment segment;
+
+            for (size_t at = 0;
+                 pl_optimizer_next_segment(optimizers, o, &o->ranges[k], &at, &segment);)
+                update_part(optimizers, &segment, kernels, &how);
+        }
     }
     if (scaler)
         pl_scaler_update(scaler, result.skipped);
