@@ -161,11 +161,14 @@ static const char *train(struct pl_comm *comm, void *shared)
 {
     struct run *run = shared;
     struct pl_train_options options = run->options;
+    struct plume_module own = module;
 
     current = run;
+    if (!run->bucket_bytes && run->how != NO_REDUCTION) /* ranks of a node sum and update at once */
+        own.configure_ddp = NULL;
     if (run->how == ANOTHER_CLIP && comm->rank == comm->size - 1)
         options.clip = 0.25;
-    digits_train(&module, &options, comm, &run->ranks[comm->rank]);
+    digits_train(&own, &options, comm, &run->ranks[comm->rank]);
     return NULL;
 }
 

@@ -2,6 +2,7 @@
 /* Data-parallel training means the same as training on one rank with the whole batch: parameters
  * and gradients of 12 ranks with batch b against one rank with batch 12 b. */
 #include "runtime/engine/module/module.h"
+#include "runtime/engine/params/apart.h"
 #include "runtime/engine/train/trainer.h"
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
@@ -25,6 +26,25 @@ struct result {
 
 static char wrong[256];
 
+/* The f32 gradients of a tensor, summed. Freed by the caller; NULL: an error. */
+static double *grads_of(const struct pl_params *p, const plume_tensor *t)
+{
+    double *ret;
+    float *sum;
+
+    if (!p->apart)
+        return on_device_values(t, t->grad);
+    ret = malloc(t->count * sizeof(*ret));
+    sum = malloc(t->count * sizeof(*sum));
+    if (ret && sum)
+        pl_params_sum_apart(p, pl_kernels_best(p->real),
+                            (size_t)((float *)t->grad - (float *)p->grads), t->count, sum);
+    for (size_t k = 0; ret && sum && k < t->count; k++)
+        ret[k] = (double)sum[k];
+    free(sum);
+    return ret;
+}
+
 /* In the order of declaration, so that layouts with other padding compare. */
 static void keep(const struct pl_params *p, struct result *result)
 {
@@ -32,7 +52,7 @@ static void keep(const struct pl_params *p, struct result *result)
     for (size_t i = 0; i < p->n; i++) {
         const plume_tensor *t = p->list[i]->tensor;
 
-        double *values = on_device_values(t, t->data), *grads = on_device_values(t, t->grad);
+        double *values = on_device_values(t, t->data), *grads = grads_of(p, t);
 
         for (size_t k = 0; values && grads && k < t->count; k++) {
             result->params[result->count] = (float)values[k];

@@ -3,6 +3,7 @@
 #include "runtime/engine/module/context_read.h"
 #include "common/base/parse.h"
 #include "kernels/half.h"
+#include "runtime/engine/params/apart.h"
 #include "runtime/engine/params/param_parts.h"
 
 #include <string.h>
@@ -151,6 +152,24 @@ static bool is_split(const struct pl_context *ctx, const char *name)
     return false;
 }
 
+/* Gradients that the ranks of the node have apart. */
+static int read_apart(struct pl_context *ctx, const plume_tensor *t, double *ret)
+{
+    const struct pl_params *params = &ctx->params;
+    size_t size = pl_real_size(params->real);
+    size_t from = (size_t)((char *)t->grad - (char *)pl_params_grad(params, 0)) / size;
+    _cleanup_free_ void *sum = malloc(t->count * size);
+    struct pl_error err = {0};
+
+    if (!sum) {
+        pl_context_keep(ctx, pl_error_nomem(&err), &err);
+        return -ENOMEM;
+    }
+    pl_params_sum_apart(params, pl_kernels_best(params->real), from, t->count, sum);
+    widen(t->dtype, sum, t->count, ret);
+    return 0;
+}
+
 int pl_context_read(
     struct plume_context *pl, const char *name, enum plume_what what, size_t n, double *ret)
 {
@@ -187,6 +206,8 @@ int pl_context_read(
     if (n != t->count)
         return pl_context_refuse(ctx, -EINVAL, "read '%s': it has %zu numbers, not %zu", name,
                                  t->count, n);
+    if (what == PLUME_GRADIENT && ctx->params.apart)
+        return read_apart(ctx, t, ret);
     r = pl_params_fetch(&ctx->params, &err);
     if (r == 0)
         r = pl_device_map(ctx->params.dev, data, n * pl_dtype_size(t->dtype), PL_DEVICE_READ, &map,

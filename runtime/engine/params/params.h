@@ -40,6 +40,7 @@ struct pl_param {
     size_t first_node; /* indices on the tape of the first and last use; SIZE_MAX and 0 if it does
                           not use it */
     size_t last_node;
+    size_t read_node; /* the first node that reads it, with or without a gradient; SIZE_MAX: none */
     size_t first_use; /* first_node of the layout's tape, which stages are cut by */
     /* See unused_params.h: reached by this rank's tapes now, and since the last step; without a
      * gradient on any rank; optimizer steps that it missed. */
@@ -90,6 +91,10 @@ struct pl_params {
     struct pl_comm *by_node;
     /* The same, but also set on a rank that is alone on its node: for pl_comm_node_barrier(). */
     struct pl_comm *meets;
+    /* The gradients of the last backward pass are not summed: each rank of the node has its own,
+     * and the step's are their sum times apart_scale (apart.h). */
+    bool apart;
+    double apart_scale;
     /* No step is ever made: neither gradients nor the optimizers' state have memory. Set before the
      * layout. */
     bool evaluates;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params/unused_params.h"
+#include "runtime/engine/comm/comm.h"
 
 /* True if the node adds to the parameter's gradient. */
 static bool adds(const struct pl_tape *tape, size_t index, const plume_tensor *param)
@@ -30,6 +31,15 @@ static size_t last_node(const struct pl_tape *tape, const plume_tensor *param)
     return i ? i - 1 : 0;
 }
 
+static size_t read_node(const struct pl_tape *tape, const plume_tensor *param)
+{
+    for (size_t i = 0; i < tape->n; i++)
+        for (size_t k = 0; k < tape->nodes[i].n_in; k++)
+            if (tape->nodes[i].in[k] && pl_tensor_root(tape->nodes[i].in[k]) == param)
+                return i;
+    return SIZE_MAX;
+}
+
 void pl_unused_params_reset(struct pl_params *params)
 {
     params->plans = 0;
@@ -49,6 +59,7 @@ bool pl_unused_params_find(struct pl_params *params, const struct pl_tape *const
 
         p->first_node = first_node(tapes[0], p->tensor);
         p->last_node = p->first_node == SIZE_MAX ? 0 : last_node(tapes[0], p->tensor);
+        p->read_node = read_node(tapes[0], p->tensor);
         p->reached = p->first_node != SIZE_MAX;
         for (size_t k = 1; k < n && !p->reached; k++)
             p->reached = first_node(tapes[k], p->tensor) != SIZE_MAX;
@@ -102,6 +113,18 @@ int pl_unused_params_mark(struct pl_params *params, bool first, bool any, struct
     return 0;
 }
 
+/* The sum of the flags of the node's ranks, if they are not summed yet. */
+static bool any_flag(const struct pl_params *params, const void *list, size_t i)
+{
+    bool any = false;
+
+    if (!params->apart)
+        return flag(params, list, i);
+    for (unsigned k = 0; k < params->by_node->size; k++)
+        any |= flag(params, pl_comm_of_peer(params->by_node, params->flag_list, k), i);
+    return any;
+}
+
 int pl_unused_params_collect(struct pl_params *params,
                              bool alone,
                              bool *ret_any,
@@ -116,7 +139,7 @@ int pl_unused_params_collect(struct pl_params *params,
     if (r < 0)
         return r;
     for (size_t i = 0; i < PL_PARAMS_SIGNALS; i++)
-        params->heard[i] |= alone ? params->signal[i] : flag(params, map.data, params->n + i);
+        params->heard[i] |= alone ? params->signal[i] : any_flag(params, map.data, params->n + i);
     for (size_t i = 0; i < params->n; i++) {
         struct pl_param *p = params->list[i];
 
@@ -125,7 +148,7 @@ int pl_unused_params_collect(struct pl_params *params,
         if (alone)
             p->unused = !p->used;
         else
-            p->unused = !flag(params, map.data, i);
+            p->unused = !any_flag(params, map.data, i);
         any |= !p->unused;
     }
     pl_device_unmap(&map);

@@ -96,9 +96,12 @@ static void find_ready(struct pl_reducer *reducer)
     for (size_t i = 0; i < reducer->n; i++) {
         struct pl_bucket *b = &reducer->buckets[i];
 
-        b->ready_node = SIZE_MAX;
-        for (size_t k = b->first; k < b->first + b->n; k++)
+        b->ready_node = b->free_node = SIZE_MAX;
+        for (size_t k = b->first; k < b->first + b->n; k++) {
             b->ready_node = PL_MIN(b->ready_node, reducer->params->order[k]->first_node);
+            b->free_node = PL_MIN(b->free_node, reducer->params->order[k]->read_node);
+        }
+        b->free_node = PL_MIN(b->free_node, b->ready_node);
     }
 }
 
@@ -170,6 +173,7 @@ void pl_reducer_begin(struct pl_reducer *reducer, double scale, bool adds)
     reducer->next = 0;
     reducer->scale = scale;
     reducer->adds = adds;
+    reducer->posts = false;
 }
 
 /* The gradients of a bucket. */
@@ -467,13 +471,23 @@ static int reduce(struct pl_reducer *red, const struct pl_bucket *b, struct pl_e
     return 0;
 }
 
+/* The node whose backward ends the next bucket. */
+static size_t next_node(const struct pl_reducer *red)
+{
+    const struct pl_bucket *b = &red->buckets[red->next];
+
+    return red->posts ? b->free_node : b->ready_node;
+}
+
 int pl_reducer_after_node(void *ctx, size_t index, struct pl_error *err)
 {
     struct pl_reducer *red = ctx;
     uint64_t begin;
     int r = 0;
 
-    while (r == 0 && red->next < red->n && red->buckets[red->next].ready_node >= index) {
+    for (; red->posts && red->next < red->n && next_node(red) >= index; red->next++)
+        pl_comm_node_post(red->comm);
+    while (r == 0 && red->next < red->n && next_node(red) >= index) {
         begin = pl_timeline_begin(red->timeline);
 
         r = reduce(red, &red->buckets[red->next++], err);
@@ -493,5 +507,5 @@ size_t pl_reducer_stop(const void *ctx)
 
     if (red->next == red->n || ((red->comm->size == 1 || red->alone) && !red->own))
         return 0;
-    return red->buckets[red->next].ready_node;
+    return next_node(red);
 }

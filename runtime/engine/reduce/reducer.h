@@ -3,7 +3,8 @@
  * from its end, which backward finishes first. A bucket is reduced after the last node that adds to
  * it, while it is still in the cache. No helper thread runs: on a CPU the reduction needs the same
  * core. A rank does not wait there for another: it sums its range of the buckets that all ranks
- * have completed, and after the last bucket waits for the rest (pl_comm_allreduce_start()). On GPUs
+ * have completed, and after the last bucket waits for the rest (pl_comm_allreduce_start()); or it
+ * only posts that they are complete, if the update sums them (node_step.h). On GPUs
  * with NCCL (comm->gpu) a reduction is only started then and runs beside the rest of backward; work
  * that the device gets after the last bucket was started waits for all of them. A fused reduction
  * (horovod) has large buckets, all of them after the backward pass. Parameters that the tape does
@@ -36,6 +37,7 @@ struct pl_bucket {
     size_t offset, count; /* elements of the arena */
     size_t first, n;      /* its parameters, as laid out */
     size_t ready_node;    /* complete after backward of this node; SIZE_MAX: at once */
+    size_t free_node;     /* nor are its parameters read after backward of this one */
     char *memory; /* PL_SHARD_GRAD: of its gradients, and after these of their 16-bit copy */
 };
 
@@ -58,6 +60,9 @@ struct pl_reducer {
     double scale;
     bool alone; /* only scales: ranks keep their own gradients; set after init */
     bool adds;  /* PL_SHARD_GRAD: adds to the shard instead of writing it */
+    /* Sums nothing: posts that a bucket is complete and its parameters are free (node_step.h). Set
+     * after begin. */
+    bool posts;
     struct pl_grad_places places;
     const struct pl_bucket *pending; /* its reduction was started; the own part is not taken */
     bool started;                    /* reductions run on comm->gpu; join() waits for them */

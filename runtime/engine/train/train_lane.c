@@ -161,6 +161,8 @@ int pl_train_lane_backward(struct pl_trainer *t,
     if (r == 0 && !backward.loss && t->ctx.params.units)
         r = pl_units_assist(t->ctx.params.units, NULL, NULL, err);
     if (r == 0 && !backward.loss)
+        r = pl_node_step_await(&t->node_step, err);
+    if (r == 0 && !backward.loss)
         return pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
     begin = pl_timeline_begin(t->timeline);
     if (r == 0)
@@ -172,6 +174,8 @@ int pl_train_lane_backward(struct pl_trainer *t,
     pl_tensor_peek(check.loss, t->dev, &check.peek);
     if (t->dev->ops->host) /* nothing to wait for: fail before backward */
         r = loss_check_run(&check, err);
+    if (r == 0)
+        r = pl_node_step_await(&t->node_step, err);
     if (r == 0)
         r = find_unused(t, lane, err);
     begin = pl_timeline_begin(t->timeline);
@@ -252,6 +256,22 @@ static int optimize(struct pl_trainer *t, unsigned optimizer_idx, struct pl_erro
     return r;
 }
 
+/* Sums and update in one pass, instead of optimize(). */
+static int optimize_apart(struct pl_trainer *t, struct pl_error *err)
+{
+    const struct pl_clip_rule clip = {t->options->clip_by, t->options->clip};
+    uint64_t begin = pl_timeline_begin(t->timeline);
+    bool used = false;
+    int r = pl_node_step_run(&t->node_step, pl_clip_value(&clip), &used, err);
+
+    if (r == 0 && used) {
+        t->ctx.params.values_version++;
+        r = pl_precision_round(t->options, t->kernels, &t->ctx.params, err);
+    }
+    pl_timeline_end(t->timeline, 0, "step", "optimizer", NULL, begin);
+    return r;
+}
+
 /* The whole step is a program of its device. */
 static int program_step(struct pl_trainer *t,
                         const struct plume_batch *batch,
@@ -303,22 +323,29 @@ int pl_train_lane(struct pl_trainer *t,
     struct pl_reducer *reducer = &t->stage[PLUME_TRAIN].lanes[optimizer_idx].reducer;
     unsigned ranks = t->strategy.average_every ? 1 : t->ctx.n_shares;
     bool reduces = due || t->strategy.shard >= PL_SHARD_GRAD, used = false;
+    bool apart = due && t->node_step.comm;
     int r = 0;
 
     if (t->options->xla)
         return program_step(t, batch, due, ret_loss, err);
+    pl_node_step_release(&t->node_step);
     /* A short last group is divided by the whole group's number too, as in Lightning. */
     pl_reducer_begin(reducer, 1.0 / (ranks * (double)pl_accumulate_at(t->options, t->state.epoch)),
                      t->accumulated > 1);
+    reducer->posts = apart;
     scale_of(t, &t->stage[PLUME_TRAIN].lanes[optimizer_idx]);
     if (!batch)
+        r = pl_node_step_await(&t->node_step, err);
+    if (r == 0 && !batch)
         r = pl_unused_params_mark(&t->ctx.params, t->accumulated == 1, false, err);
-    else if (t->pipe.on)
+    else if (r == 0 && t->pipe.on)
         r = pipe_closure(t, batch, due, ret_loss, err);
-    else
+    else if (r == 0)
         r = pl_train_lane_backward(t, optimizer_idx, batch, reduces, ret_loss, err);
     if (r == 0 && reduces) /* buckets that are not reduced yet */
         r = pl_reducer_after_node(reducer, 0, err);
+    if (r == 0 && apart)
+        return optimize_apart(t, err);
     if (r == 0 && due)
         r = pl_tensor_parallel_share_flags(&t->tp, &t->ctx.params, err);
     if (r == 0 && due)

@@ -127,6 +127,22 @@ static int set_reducers(struct pl_trainer *t, struct pl_error *err)
     return r;
 }
 
+/* Sums and update are one pass where nothing comes between them: all ranks are on this node, no
+ * hook of the module may read or change gradients before the update, and no rank measures them. */
+static int set_node_step(struct pl_trainer *t, struct pl_error *err)
+{
+    const struct plume_module *m = t->module;
+    struct pl_stage *stage = &t->stage[PLUME_TRAIN];
+
+    if (!t->ctx.params.by_node || pl_comm_node(t->comm) != t->comm || stage->n_lanes != 1 ||
+        m->on_after_backward || m->on_before_optimizer_step || m->manual_step ||
+        t->scaler.enabled ||
+        pl_clip_wants_norm(&(struct pl_clip_rule){t->options->clip_by, t->options->clip}))
+        return 0;
+    return pl_node_step_init(&t->node_step, t->comm, &t->optimizers, &t->ctx.params,
+                             &stage->lanes[0].reducer, t->kernels, err);
+}
+
 /* Runs once per node, before any rank opens data files. */
 static int prepare_data(struct pl_trainer *t, struct pl_error *err)
 {
@@ -291,6 +307,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
         return r;
     r = set_reducers(t, err);
     if (r == 0)
+        r = set_node_step(t, err);
+    if (r == 0)
         r = pl_logger_open(&t->logger, t->report, t->comm->rank == 0 ? t->options->log_dir : NULL,
                            t->comm->rank == 0 ? t->options->out : NULL, t->hparams, err);
     if (r == 0)
@@ -434,6 +452,7 @@ void pl_trainer_finish(struct pl_trainer *trainer)
     pl_checkpointer_finish(&trainer->checkpointer);
     pl_logger_close(&trainer->logger, trainer->param_hash[0]);
     pl_ema_finish(&trainer->ema);
+    pl_node_step_finish(&trainer->node_step);
     pl_optimizers_finish(&trainer->optimizers);
     pl_replicas_finish(&trainer->replicas);
     pl_units_finish(&trainer->units);

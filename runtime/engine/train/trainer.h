@@ -5,6 +5,7 @@
 #define PL_RUNTIME_ENGINE_TRAIN_TRAINER_H
 
 #include "common/base/fs.h"
+#include "runtime/engine/reduce/node_step.h"
 #include "runtime/engine/reduce/shard_group.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/report/logger.h"
@@ -42,6 +43,7 @@ struct pl_trainer {
     struct pl_shard_group group; /* strategy sharded; else all ranks */
     struct pl_units units;       /* of the parameters, with --shard param */
     struct pl_optimizers optimizers;
+    struct pl_node_step node_step; /* comm NULL: gradients are summed before the update */
     struct pl_scaler scaler;
     struct pl_ema ema;
     struct pl_stage stage[3]; /* by enum plume_stage */
