@@ -63,12 +63,17 @@ static bool group_init(struct group *g, const struct pl_conv2d_args *a, bool bac
     return true;
 }
 
-/* A transposed image, of x or y, and dz of some channels. */
-static float *image_scratch(const struct group *g)
+/* A transposed image, of x or y, and dz of some channels. NULL without memory: the group is lost.
+ */
+static float *image_scratch(struct group *g)
 {
     size_t pixels = PL_MAX(g->w.x_size, g->w.y_size) + PL_NR;
+    float *ret =
+        pl_scratch(PL_SCRATCH_CONV, (pixels + PL_LANES * g->w.oh * g->w.ow) * sizeof(float));
 
-    return pl_scratch(PL_SCRATCH_CONV, (pixels + PL_LANES * g->w.oh * g->w.ow) * sizeof(float));
+    if (!ret)
+        __atomic_store_n(&g->lost, true, __ATOMIC_RELAXED);
+    return ret;
 }
 
 static void read_x(void *ctx, size_t begin, size_t end)
@@ -76,10 +81,8 @@ static void read_x(void *ctx, size_t begin, size_t end)
     struct group *g = ctx;
     float *pixels = image_scratch(g);
 
-    if (!pixels) {
-        __atomic_store_n(&g->lost, true, __ATOMIC_RELAXED);
+    if (!pixels)
         return;
-    }
     memset(pixels, 0, g->w.x_size * sizeof(*pixels));
     for (size_t n = begin; n < end; n++)
         PL_CPU(winograd_read_x)
@@ -94,10 +97,8 @@ static void read_dz(void *ctx, size_t begin, size_t end)
     float *pixels = image_scratch(g), *dz;
 
     memset(g->db + begin * g->a->out, 0, (end - begin) * g->a->out * sizeof(float));
-    if (!pixels) {
-        __atomic_store_n(&g->lost, true, __ATOMIC_RELAXED);
+    if (!pixels)
         return;
-    }
     dz = pixels + PL_MAX(w->x_size, w->y_size) + PL_NR;
     memset(pixels, 0, w->y_size * sizeof(*pixels));
     for (size_t n = begin; n < end; n++) {
@@ -116,10 +117,8 @@ static void write_y(void *ctx, size_t begin, size_t end)
     struct group *g = ctx;
     float *pixels = image_scratch(g);
 
-    if (!pixels) {
-        __atomic_store_n(&g->lost, true, __ATOMIC_RELAXED);
+    if (!pixels)
         return;
-    }
     for (size_t n = begin; n < end; n++)
         PL_CPU(winograd_write_y)
     (&g->w, g->m + n * g->tiles * g->w.out, pixels,
@@ -131,10 +130,8 @@ static void write_dx(void *ctx, size_t begin, size_t end)
     struct group *g = ctx;
     float *pixels = image_scratch(g);
 
-    if (!pixels) {
-        __atomic_store_n(&g->lost, true, __ATOMIC_RELAXED);
+    if (!pixels)
         return;
-    }
     for (size_t n = begin; n < end; n++)
         PL_CPU(winograd_write_dx)
     (&g->w, g->v + n * g->tiles * g->w.in, pixels,
