@@ -232,7 +232,7 @@ static int may_end(const struct pl_ghosts *ghosts,
     case PL_GHOST_NO_JOB:
         return pl_error_set(err, -EPERM, "it belongs to no job of Slurm's");
     default:
-        return pl_error_wrap(err, -EPERM, "Slurm does not say that its job %lld has ended",
+        return pl_error_wrap(err, -EPERM, "Slurm does not report that its job %lld has ended",
                              (long long)now->job);
     }
 }

@@ -51,8 +51,9 @@ int pl_slurm_job_parse(int64_t job,
         return 0;
     }
     if (!found || status != 0)
-        return pl_error_set(err, -EHOSTUNREACH, "squeue does not say what became of job %lld: %.*s",
-                            (long long)job, (int)strcspn(said, "\n"), said);
+        return pl_error_set(err, -EHOSTUNREACH,
+                            "squeue does not report the state of job %lld: %.*s", (long long)job,
+                            (int)strcspn(said, "\n"), said);
     if (!is_over(now.state))
         now.life = PL_SLURM_JOB_ALIVE;
     *ret = now;

@@ -137,7 +137,9 @@ static void watch_parent(const struct starter *s)
     if (pthread_create(&thread, NULL, end_orphan, NULL) == 0)
         pthread_detach(thread);
     else
-        pl_log_warn("train", "no thread to watch the process that started this rank");
+        pl_log_warn(
+            "train",
+            "cannot start a thread that watches this rank's parent: the rank may outlive it");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

@@ -121,7 +121,7 @@ job_is_gone() {
     kill -STOP "$pid_ctld"
     run as_user plstat ghosts --end "$pid"
     kill -CONT "$pid_ctld"
-    [[ $status == 4 && $output == *"Slurm does not say that its job"* ]]
+    [[ $status == 4 && $output == *"Slurm does not report that its job"* ]]
     alive "$pid"
 }
 

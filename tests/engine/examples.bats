@@ -238,7 +238,7 @@ print(*sorted(set(head) - {"__metadata__"}))' "$1"
     run -0 --separate-stderr pltrain --epochs 2 --ema 0.9 --resume d/last.ckpt --processes 2 mlp
     [ -z "$stderr" ]
     run -0 --separate-stderr pltrain --epochs 2 --resume d/last.ckpt --checkpoint-dir e --save-last --processes 2 mlp
-    [ "$(grep -c "has a moving average .*, which ends here" <<<"$stderr")" = 1 ]
+    [ "$(grep -c "has a moving average .*: this run drops it" <<<"$stderr")" = 1 ]
     run -0 --separate-stderr pltrain --epochs 3 --ema 0.9 --resume e/last.ckpt mlp
     [[ $stderr == *"has no moving average of the parameters: --ema starts anew" ]]
 }
@@ -248,7 +248,7 @@ print(*sorted(set(head) - {"__metadata__"}))' "$1"
     run -0 --separate-stderr pltrain --max-steps 6 --resume c/last.ckpt mlp
     [ -z "$stderr" ]
     run -0 --separate-stderr pltrain --max-steps 6 --resume c/last.ckpt --processes 2 mlp --momentum 0
-    [ "$(grep -c "has state of optimizers that this run's do not have, which ends here: 'optimizer_states/0/momentum_buffer/.*' and more" <<<"$stderr")" = 1 ]
+    [ "$(grep -c "has optimizer state that this run's optimizers do not have: this run drops 'optimizer_states/0/momentum_buffer/.*' and more" <<<"$stderr")" = 1 ]
     sed -e 's/^static const struct plume_module/static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)\n{\n    plume_add_group(pl, ret, PATTERN)->lr = 0.01;\n    return 0;\n}\n&/' \
         -e 's/^    \.configure = .*/&\n    .configure_optimizers = configure_optimizers,/' "$SRC/examples/mlp/mlp.c" >groups.c
     for name in 1 2; do

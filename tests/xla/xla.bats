@@ -175,11 +175,11 @@ kept() {
     cp "${files[0]}" "${files[1]}" # of another program
     kept warn bytes
     [ "$(wc -l <programs)" -eq 2 ]
-    [ "$(grep -c 'of no use, and is compiled again: .* is damaged' said)" -eq 2 ]
+    [ "$(grep -c 'a stored program cannot be used, and is compiled again: .* is damaged' said)" -eq 2 ]
     kept warn bytes
     [ ! -s programs ] && [ ! -s said ]
     kept warn other-bytes # a plugin that does not take them
-    [ "$(grep -c 'of no use, and is compiled again: the fake takes none' said)" -eq 2 ]
+    [ "$(grep -c 'a stored program cannot be used, and is compiled again: the fake takes none' said)" -eq 2 ]
     # A plugin that gives none out, or nothing to tell it by; a folder that others can read.
     rm -r home/.plume/programs
     kept info x

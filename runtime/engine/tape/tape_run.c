@@ -181,7 +181,8 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
         return pl_error_set(err, -EINVAL,
                             "the loss must have one element and depend on a parameter");
     if (tape->n_seeds != 1 || tape->roots[0] != loss)
-        return pl_error_set(err, -EINVAL, "the loss is not what the step was planned for");
+        return pl_error_set(
+            err, -EINVAL, "the loss is another tensor than the one that the step was planned for");
     for (size_t i = 0; i < tape->n && !any_param; i++)
         for (size_t k = 0; k < tape->nodes[i].n_in; k++) {
             const plume_tensor *in = tape->nodes[i].in[k];

@@ -246,7 +246,7 @@ static void tell_average(const struct pl_train_options *o,
         saved = strncmp(c->tensors[i].name, prefix, sizeof(prefix) - 1) == 0;
     if (saved && o->ema == 0)
         pl_log_warn("train",
-                    "'%s' has a moving average of the parameters, which ends here: this run has no "
+                    "'%s' has a moving average of the parameters: this run drops it, as it has no "
                     "--ema",
                     path);
     if (!saved && o->ema > 0 && state->step > 0)
@@ -297,10 +297,11 @@ tell_slots(const struct pl_train_state *state, const struct pl_checkpoint *c, co
         n++;
     }
     if (n > 0)
-        pl_log_warn("train",
-                    "'%s' has state of optimizers that this run's do not have, which ends here: "
-                    "'%s'%s",
-                    path, first, n > 1 ? " and more" : "");
+        pl_log_warn(
+            "train",
+            "'%s' has optimizer state that this run's optimizers do not have: this run drops "
+            "'%s'%s",
+            path, first, n > 1 ? " and more" : "");
 }
 
 /* The begin of a checkpoint has the checksum of all of it. */

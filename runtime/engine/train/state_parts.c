@@ -69,7 +69,7 @@ int pl_state_parts_open(struct pl_state_parts *parts,
         return pl_error_set(err, -EIO, "cannot write checkpoint '%s'", parts->path);
     if (parts->collects && comm->rank == 0)
         pl_log_warn("train",
-                    "'%s' is not on a file system of all nodes, so that rank 0 writes it alone: a "
+                    "the nodes do not share the file system of '%s': rank 0 writes it alone, and a "
                     "run that resumes needs it on each node",
                     parts->path);
     return 0;

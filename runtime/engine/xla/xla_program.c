@@ -59,7 +59,7 @@ static bool find_kept(struct pl_xla *x, const uint8_t *key, struct pl_compiled *
     if (r == 0)
         r = x->table->load(x->client, data, len, one->outputs, &one->program, &why);
     if (r < 0)
-        pl_log_warn("train", "a program that was kept is of no use, and is compiled again: %s",
+        pl_log_warn("train", "a stored program cannot be used, and is compiled again: %s",
                     pl_error_text(&why));
     return r == 0;
 }

@@ -317,6 +317,6 @@ void pl_tuned_add(struct pl_tuned *tuned, const void *key, const void *value, co
     if (r == 0 || tuned->told)
         return;
     tuned->told = true;
-    pl_log_warn("cuda", "which algorithms of %s are fastest cannot be kept: %s", tuned->kind,
+    pl_log_warn("cuda", "cannot keep the choice of the fastest algorithms of %s: %s", tuned->kind,
                 pl_error_text(&err));
 }
