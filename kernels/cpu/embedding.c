@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Backward is parallel over columns: one thread writes a column of the table, in the order of the
- * rows, so there is no race and the bits do not depend on the number of threads. */
+ * rows, so there is no race and the bits depend neither on the number of threads nor on the chunks.
+ * These are as wide as the threads allow, because a row that is read as a whole comes from memory
+ * several times as fast as its parts do one by one. */
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
@@ -8,7 +10,7 @@
 #include <string.h>
 
 #define GRAIN 8192
-#define COLUMNS 64
+#define COLUMNS 64 /* at least, per chunk */
 
 static void forward(void *ctx, size_t begin, size_t end)
 {
@@ -51,5 +53,7 @@ static void backward(void *ctx, size_t begin, size_t end)
 
 void PL_CPU(embedding_backward)(const struct pl_embedding_args *a)
 {
-    pl_pool_parallel(a->dim, COLUMNS, backward, (void *)a);
+    size_t share = (a->dim + pl_pool_threads() - 1) / pl_pool_threads();
+
+    pl_pool_parallel(a->dim, (share + COLUMNS - 1) / COLUMNS * COLUMNS, backward, (void *)a);
 }
