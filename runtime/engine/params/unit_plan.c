@@ -175,7 +175,7 @@ static void find_uses(struct uses *uses)
         size_t layer = node->fusion.product; /* is done at this node */
 
         for (size_t k = 0; k < node->n_in; k++)
-            if (node->in[k] && !node->op->view && !node->lent)
+            if (node->in[k] && !node->op->view && !node->lent && !node->unread)
                 add_use(uses, node->in[k], i);
         for (size_t k = 0; layer && k < tape->nodes[layer - 1].n_in; k++)
             add_use(uses, tape->nodes[layer - 1].in[k], i);

@@ -62,7 +62,7 @@ static size_t gather(const struct pl_tape *tape, struct line *lines)
         const struct pl_node *node = &tape->nodes[i];
         size_t k = 0;
 
-        if (node->op->view)
+        if (node->op->view || node->unread)
             continue;
         while (k < n && !alike(lines[k].first, node))
             k++;

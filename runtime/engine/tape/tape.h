@@ -74,8 +74,9 @@ struct pl_node {
      * grad_in_data: its output's gradient has the memory of the output itself. */
     size_t at[2];
     bool hidden, grad_in_data;
-    bool wide; /* set by the plan: a cast whose output has no gradient: see `wide` of fusion */
-    bool lent; /* set by the plan: a cast whose output is a leaf; see the tape's `lends` */
+    bool unread; /* set by the plan: nobody reads its output, so it does not run */
+    bool wide;   /* set by the plan: a cast whose output has no gradient: see `wide` of fusion */
+    bool lent;   /* set by the plan: a cast whose output is a leaf; see the tape's `lends` */
     struct pl_fusion fusion;
     struct pl_attr attr;
     plume_tensor *out;
@@ -288,6 +289,7 @@ struct pl_tape {
     bool no_reuse;                /* no memory is shared: a check of the plan */
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
     bool no_fuse;                 /* each node runs by itself: a check of the plan */
+    bool no_drop;                 /* nodes whose output nobody reads run, too: to time them */
     size_t chunk; /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
     bool channels_last; /* 16-bit convolutions have their channels last */
     bool recompute;     /* backward computes again what it needs, where that saves memory; without

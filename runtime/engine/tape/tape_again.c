@@ -39,7 +39,7 @@ static void find_uses(const struct pl_tape *tape, struct cut *cut)
 
         cut->last_use[i] = PL_MAX(cut->last_use[i], i);
         cut->needed[i] |= node->back && (node->op->needs & PL_NEEDS_OUT);
-        for (size_t k = 0; k < node->n_in; k++) {
+        for (size_t k = 0; k < node->n_in && !node->unread; k++) {
             size_t in = maker(tape, node->in[k]);
 
             if (in == SIZE_MAX)
@@ -52,7 +52,7 @@ static void find_uses(const struct pl_tape *tape, struct cut *cut)
         const plume_tensor *out = tape->nodes[i].out;
         double bytes = (double)(out->count * pl_dtype_size(out->dtype));
 
-        if (tape->nodes[i].op->view)
+        if (tape->nodes[i].op->view || tape->nodes[i].unread)
             continue;
         cut->crossing[i + 1] += bytes;
         cut->crossing[cut->last_use[i] + 1] -= bytes;

@@ -30,11 +30,12 @@ static bool is_root(const struct pl_tape *tape, const plume_tensor *t)
     return pl_tape_keeps(tape, t);
 }
 
-/* The first node after `from` that reads t, or a view of it, or is a view of it; tape->n: none. */
+/* The first node after `from` that reads t, or a view of it, or is a view of it; tape->n: none. One
+ * that does not run reads nothing, and can do nothing for others. */
 static size_t next_use(const struct pl_tape *tape, const plume_tensor *t, size_t from)
 {
     for (size_t n = from + 1; n < tape->n; n++)
-        for (size_t k = 0; k < tape->nodes[n].n_in; k++)
+        for (size_t k = 0; k < tape->nodes[n].n_in && !tape->nodes[n].unread; k++)
             if (tape->nodes[n].in[k] && pl_tensor_root(tape->nodes[n].in[k]) == t)
                 return n;
     return tape->n;
@@ -384,7 +385,8 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
         struct pl_node *node = &tape->nodes[i];
 
         node->at[0] = node->at[1] = i;
-        node->hidden = node->grad_in_data = node->wide = false;
+        node->hidden = node->unread;
+        node->grad_in_data = node->wide = false;
         node->fusion = (struct pl_fusion){0};
     }
     for (size_t i = 0; i < tape->n; i++) {
@@ -396,7 +398,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
             continue;
         node->fusion.x = node->in[0];
         node->fusion.y = node->out;
-        if (plain)
+        if (plain || node->unread)
             continue;
         if (!tape->dev->ops->host) /* whose kernel has no 16-bit arrays */
             take_cast_after(tape, node);
@@ -410,7 +412,7 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
     for (size_t i = 0; i < tape->n && !tape->no_fuse; i++) {
         struct pl_node *node = &tape->nodes[i];
 
-        if (node->op->chunks)
+        if (node->op->chunks && !node->unread)
             take_layer(tape, node);
         if (node->op->grad_ahead && !node->fusion.product && !plain && !tape->dev->ops->host)
             take_gradient(tape, node);

@@ -79,7 +79,7 @@ static void put_node(struct pl_words *w, const struct pl_tape *tape, const struc
     put(w, (uintptr_t)node->k);
     put(w, node->n_in);
     put_all(w, &node->attr, sizeof(node->attr));
-    put(w, (uint64_t)node->back << 3 | (uint64_t)node->hidden << 2 |
+    put(w, (uint64_t)node->unread << 4 | (uint64_t)node->back << 3 | (uint64_t)node->hidden << 2 |
                (uint64_t)node->grad_in_data << 1 | (uint64_t)node->lent);
     put(w, node->at[0]);
     put(w, node->at[1]);

@@ -83,7 +83,7 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
                              ? life_of(tape, lives, node->fusion.y)
                              : NULL;
 
-        for (size_t k = 0; k < node->n_in; k++) {
+        for (size_t k = 0; k < node->n_in && !node->unread; k++) {
             struct life *life = life_of(tape, lives, node->in[k]);
 
             if (!life)
@@ -151,7 +151,7 @@ static void make_blocks(struct pl_tape *tape, struct life *lives, struct pl_life
 
         life->data = life->grad = life->saved = life->forward = life->backward = SIZE_MAX;
         life->again = life->again_saved = life->again_scratch = SIZE_MAX;
-        if (node->op->view)
+        if (node->op->view || node->unread)
             continue;
         if (!node->hidden && !node->lent)
             life->data = pl_lifetimes_add(p, bytes, life->data_from, life->data_to);
@@ -328,6 +328,7 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
         tape->again = NULL;
     }
     pl_tape_plan_writes(tape);
+    pl_tape_plan_unread(tape);
     pl_tape_plan_fusions(tape);
     plan_lent(tape);
     if (lives &&

@@ -22,7 +22,7 @@ static inline bool pl_tape_is_leaf(const struct pl_tape *tape, const plume_tenso
 /* True if the node's own kernel runs forward, or backward. */
 static inline bool pl_node_runs(const struct pl_node *node, bool backward)
 {
-    return (backward ? node->back : !node->op->view && !node->lent) &&
+    return (backward ? node->back : !node->op->view && !node->lent && !node->unread) &&
            node->at[backward] == node->out->node;
 }
 
@@ -40,6 +40,11 @@ static inline bool pl_tape_is_among(const struct pl_tape *tape, size_t n, const 
 /* Decides which nodes run backward, and for each gradient which node writes it and which nodes add
  * to it, in backward order. */
 void pl_tape_plan_writes(struct pl_tape *tape);
+
+/* tape_unread.c */
+
+/* Finds the nodes whose output nobody reads. Call before the fusions are planned. */
+void pl_tape_plan_unread(struct pl_tape *tape);
 
 /* tape_fuse.c */
 

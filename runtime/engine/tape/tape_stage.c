@@ -375,7 +375,8 @@ int pl_stage_tape_build(struct pl_stage_tape *stage,
         r = place_leaves(stage, leaves, n_leaves, err);
     for (size_t i = 0; r == 0 && i < stage->n_out; i++)
         stage->out[i].t = stage->map[stage->out[i].node];
-    if (build->alone) { /* the other ranks may measure another op now */
+    stage->tape.no_drop = build->alone; /* what the whole tape's caller reads is not known here */
+    if (build->alone) {                 /* the other ranks may measure another op now */
         stage->tape.allreduce = NULL;
         stage->tape.peers = NULL;
     }

@@ -157,6 +157,55 @@ static void test_gradients_of_random_graphs(void **state)
     }
 }
 
+/* Nodes 0 and 1: a layer and a batch norm of it, which nobody reads, but which updates its
+ * statistics. Nodes 2 and 3: a layer and its activation, which nobody reads. Node 4: the loss. */
+static plume_tensor *f_unread(struct net *net)
+{
+    plume_tensor *x = &net->t[0], *w = &net->t[1], *b = &net->t[2], *layer;
+
+    layer = CALL(PLUME_OP_LINEAR, 0, x, w, b);
+    CALL(PLUME_OP_BATCHNORM, 0, layer, b, &net->t[5], &net->t[3], &net->t[4]);
+    layer = CALL(PLUME_OP_LINEAR, PLUME_RELU, x, w, b);
+    CALL(PLUME_OP_UNARY, PLUME_TANH, layer);
+    return CALL(PLUME_OP_MSE, 0, w, &net->t[6]);
+}
+
+static void test_what_nobody_reads_does_not_run(void **state)
+{
+    static const bool unread[] = {false, false, true, true, false};
+    const struct pl_node *node;
+    struct net net = {0};
+    plume_tensor *roots[2];
+    double mean;
+
+    (void)state;
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){6, 4});
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
+    for (size_t i = 0; i < 4; i++)
+        leaf(&net, PL_REAL_F64, 1, (size_t[]){4});
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){4, 4});
+    net.t[3].wants_grad = net.t[4].wants_grad = false;
+    mean = *(double *)net.t[3].data;
+    roots[0] = forward(&net, f_unread);
+    assert_int_equal(net.tape.n, PL_COUNT(unread));
+    for (size_t i = 0; i < net.tape.n; i++) {
+        node = &net.tape.nodes[i];
+        assert_int_equal(node->unread, unread[i]);
+        assert_int_equal(!node->out->data, node->unread);
+    }
+    assert_true(*(double *)net.t[3].data != mean);
+    roots[1] = net.tape.nodes[2].out; /* the caller reads it now */
+    assert_int_equal(pl_tape_prepare(&net.tape, roots, 2, 1, NULL), 0);
+    assert_false(net.tape.nodes[2].unread);
+    assert_true(net.tape.nodes[3].unread);
+    net.tape.no_drop = true;
+    net.tape.planned = false;
+    assert_int_equal(pl_tape_prepare(&net.tape, roots, 2, 1, NULL), 0);
+    assert_false(net.tape.nodes[3].unread);
+    finish(&net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +213,7 @@ int main(void)
         cmocka_unit_test(test_places_of_nothing),
         cmocka_unit_test(test_sharing_memory_changes_nothing),
         cmocka_unit_test(test_gradients_of_random_graphs),
+        cmocka_unit_test(test_what_nobody_reads_does_not_run),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
