@@ -19,6 +19,8 @@ from graph import OPS, Graph, Unfit
 # Graphs of an op alone for --each, if one does not have all of its kinds of inputs.
 ALONE = {"add_dim": 8, "einsum": 24, "einsum_dots": 24, "einsum_many": 12, "expand": 6, "flip": 4, "gru": 16, "index_add": 8, "lstm": 11,
          "prod": 4, "roll": 12, "scatter": 8, "scatter_add": 8, "stack": 8, "std": 6, "tril": 6, "triu": 6, "var": 6}
+# Layers of rows of a table, which the engine does on the table: graphs of each.
+ON_TABLES = {"linear": 6, "lstm": 6, "gru": 6}
 
 
 # -- a whole graph
@@ -100,7 +102,15 @@ def write(g, name):
     return "\n".join(lines + ["end"])
 
 
-def attempt(seed, names, steps):
+def is_on_table(g):
+    """True if the last op takes rows of a table that has half as many rows as there are positions, or fewer."""
+    if len(g.calls) != 2 or ("call", 0) != g.calls[1][1][0]:
+        return False
+    table, ids = (g.value(r) for r in g.calls[0][1])
+    return 2 * table.shape[0] <= ids.numel()
+
+
+def attempt(seed, names, steps, test=lambda g: True):
     rnd = random.Random(seed)
     g = Graph(rnd)
     for name in steps or [rnd.choice(names) for _ in range(rnd.randint(1, 14))]:
@@ -111,16 +121,16 @@ def attempt(seed, names, steps):
                 break
             except Unfit:
                 del g.leaves[before[0]:], g.calls[before[1]:], g.values[before[1]:]
-    if not g.calls or len(g.leaves) + len(g.calls) > 90:
+    if not g.calls or len(g.leaves) + len(g.calls) > 90 or not test(g):
         raise Unfit
     return write(g, f"{'-'.join(steps) + '-' if steps else ''}{seed}")
 
 
-def graphs(n, seed, names, steps=None):
+def graphs(n, seed, names, steps=None, *test):
     last = seed + 400 * n
     while n > 0 and seed < last:
         try:
-            yield attempt(seed, names, steps)
+            yield attempt(seed, names, steps, *test)
             n -= 1
         except Unfit:
             pass
@@ -136,6 +146,9 @@ def main():
             for steps in ([name], ["permute", "slice", name, "mul"], ["reshape", "permute", name, name]):
                 for g in graphs(ALONE.get(name, 1) if steps == [name] else 1, 1, names, steps):
                     print(g, flush=True)
+        for name, n in ON_TABLES.items():
+            for g in graphs(n, 1, names, ["embedding", name], is_on_table):
+                print(g, flush=True)
         return
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     for g in graphs(int(sys.argv[1]), first * 1000000, names):

@@ -318,6 +318,14 @@ int pl_build_embedding(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
+bool pl_op_is_embedding(const struct pl_tape *tape, const plume_tensor *t)
+{
+    const struct pl_node *node =
+        t->tape == tape && t->node < tape->cursor ? &tape->nodes[t->node] : NULL;
+
+    return node && node->out == t && node->op == &op_embedding;
+}
+
 bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret)
 {
     if (node->op != &op_embedding)

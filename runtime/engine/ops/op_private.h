@@ -46,6 +46,9 @@ struct pl_op_labels {
 bool pl_op_labels_of_index(const struct pl_node *node, struct pl_op_labels *ret);
 bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret);
 
+/* op_norm.c: true if an embedding that this step has traced makes t. */
+bool pl_op_is_embedding(const struct pl_tape *tape, const plume_tensor *t);
+
 /* op_loss.c: backward of a layer that a loss does by chunks (`loss` of pl_fusion). */
 void pl_op_hand_on(const struct pl_call *call);
 

@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+/* A layer is done on a table if each row of it has at least so many positions, on average. */
+#define POSITIONS_PER_ROW 2
+
 _Static_assert((int)PLUME_SIGMOID == PL_ACT_SIGMOID && (int)PLUME_GELU == PL_ACT_GELU,
                "the module's numbers are the kernels'");
 
@@ -163,6 +166,38 @@ static const struct pl_op op_linear_act = {
     .split = PL_SPLIT_LINEAR,
 };
 
+/* A row of an embedding is a row of its table, and a layer works on each row by itself. So where
+ * the table has fewer rows than there are positions, the layer is done on the table, and its rows
+ * are looked up afterwards: act(E[ids] W^T + b) = act(E W^T + b)[ids]. Only roundings differ. The
+ * gradients of equal ids are added up before the products, not after them. In 16 bits that sum
+ * would be rounded, and might leave f16's range, so mixed precision keeps the order of the module.
+ * The embedding that nobody else reads does not run (tape_unread.c). */
+static bool is_on_table(const struct pl_tape *tape, const plume_tensor *x)
+{
+    const struct pl_node *rows;
+
+    if (!tape->on_tables || tape->amp_dtype || !pl_op_is_embedding(tape, x))
+        return false;
+    rows = &tape->nodes[x->node];
+    return rows->in[0]->shape[0] * POSITIONS_PER_ROW <= rows->in[1]->count;
+}
+
+static int build_on_table(struct pl_tape *tape,
+                          const struct pl_op_request *req,
+                          plume_tensor **ret,
+                          struct pl_error *err)
+{
+    const struct pl_node *rows = &tape->nodes[req->in[0]->node];
+    plume_tensor *in[] = {rows->in[0], req->in[1], req->n_in > 2 ? req->in[2] : NULL};
+    plume_tensor *found[] = {NULL, rows->in[1]};
+    struct pl_op_request layer = *req, lookup = {.name = "embedding", .in = found, .n_in = 2};
+    int r;
+
+    layer.in = in;
+    r = pl_build_linear(tape, &layer, &found[0], err);
+    return r < 0 ? r : pl_build_embedding(tape, &lookup, ret, err);
+}
+
 int pl_build_linear(struct pl_tape *tape,
                     const struct pl_op_request *req,
                     plume_tensor **ret,
@@ -179,6 +214,8 @@ int pl_build_linear(struct pl_tape *tape,
                             err);
     if ((unsigned)act > PLUME_SIGMOID)
         return pl_error_set(err, -EINVAL, "linear: unknown activation %d", (int)act);
+    if (pl_op_last(x) == w->shape[1] && is_on_table(tape, x))
+        return build_on_table(tape, req, ret, err);
     what = pl_op_like(act == PLUME_RELU ? &op_linear_act : &op_linear, req, x);
     if (pl_op_last(x) != w->shape[1])
         what.rank = 2;

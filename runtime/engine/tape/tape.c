@@ -9,6 +9,7 @@ void pl_tape_init(struct pl_tape *tape, struct pl_device *dev, enum pl_real real
     *tape = (struct pl_tape){.dev = dev,
                              .kernels = dev->ops->kernels(dev, real),
                              .want_grad = want_grad,
+                             .on_tables = dev->ops->host,
                              .channels_last = dev->ops->channels_last};
 }
 

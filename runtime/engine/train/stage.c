@@ -48,10 +48,12 @@ int pl_lane_init(const struct pl_stage *s,
             pl_tape_init(traced, tape->dev, ctx->params.real, train);
             pl_precision_tape(s->options, traced);
             traced->channels_last = false;
+            traced->on_tables = false; /* an embedding is whole: its layer could not be split */
             tape->peers = ctx->split->peers;
         }
         if (ctx->split || lane->parts.n_tapes > 1) /* what passes between tapes is row-major */
             tape->channels_last = false;
+        tape->on_tables = tape->on_tables && !s->options->xla; /* not measured there */
         tape->recompute = train && s->options->recompute;
         tape->graphs = s->options->graphs && !tape->recompute;
         if (s->options->sync_batchnorm && train && ctx->copies->size > 1) {
