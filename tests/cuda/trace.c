@@ -11,6 +11,7 @@
 #include "tests/cuda/trace.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,33 +75,75 @@ static struct {
     struct site *sites;
 } trace;
 
-/* Prints function and line of an instruction, and ends the line. */
-static void print_place(FILE *to, const void *pc)
+/* Starts addr2line for n instructions of the program. Returns its output, a line with function and
+ * line of each, or NULL. The caller closes it and waits for *ret_pid. */
+static FILE *
+ask_places(const char *program, const void *base, const void *const *pc, size_t n, pid_t *ret_pid)
 {
-    Dl_info info;
-    char address[32];
+    char(*text)[24] = calloc(n, sizeof(*text));
+    char **args = calloc(n + 4, sizeof(*args));
     posix_spawn_file_actions_t actions;
-    pid_t pid;
-    int status = -1;
+    int out[2];
+    FILE *f = NULL;
 
-    if (!dladdr(pc, &info) || !info.dli_fname) {
-        fprintf(to, "%p\n", pc);
-        return;
+    if (!text || !args || pipe2(out, O_CLOEXEC) < 0)
+        abort();
+    memcpy(args, (char *[]){"addr2line", "-Cfpse", (char *)(uintptr_t)program}, 3 * sizeof(*args));
+    for (size_t i = 0; i < n; i++) {
+        snprintf(text[i], sizeof(text[i]), "0x%zx",
+                 (size_t)((const char *)pc[i] - (const char *)base) - 1);
+        args[3 + i] = text[i];
     }
-    snprintf(address, sizeof(address), "0x%zx",
-             (size_t)((const char *)pc - (const char *)info.dli_fbase) - 1);
-    fflush(to);
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, fileno(to), STDOUT_FILENO);
-    if (posix_spawnp(
-            &pid, "addr2line", &actions, NULL,
-            (char *[]){"addr2line", "-Cfpse", (char *)(uintptr_t)info.dli_fname, address, NULL},
-            environ) == 0)
-        waitpid(pid, &status, 0);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    if (posix_spawnp(ret_pid, "addr2line", &actions, NULL, args, environ) == 0)
+        f = fdopen(out[0], "r");
     posix_spawn_file_actions_destroy(&actions);
-    if (status)
-        fprintf(to, "%s+%s\n", info.dli_fname, address);
+    close(out[1]);
+    free(args);
+    free(text);
+    return f;
 }
+
+/* Prints before(ctx, i), then function and line of instruction i, of n. Most of addr2line's time is
+ * its start: one is asked for all that are in the same program. */
+static void
+print_places(FILE *to, const void *const *pc, size_t n, void (*before)(FILE *to, size_t i))
+{
+    Dl_info info, other;
+    size_t end;
+
+    for (size_t i = 0; i < n; i = end) {
+        FILE *places = NULL;
+        char *line = NULL;
+        size_t room = 0;
+        pid_t pid;
+        bool known = dladdr(pc[i], &info) && info.dli_fname;
+
+        for (end = i + 1; known && end < n; end++)
+            if (!dladdr(pc[end], &other) || other.dli_fbase != info.dli_fbase)
+                break;
+        if (known)
+            places = ask_places(info.dli_fname, info.dli_fbase, pc + i, end - i, &pid);
+        for (size_t k = i; k < end; k++) {
+            before(to, k);
+            if (places && getline(&line, &room, places) > 0)
+                fputs(line, to);
+            else if (known)
+                fprintf(to, "%s+0x%zx\n", info.dli_fname,
+                        (size_t)((const char *)pc[k] - (const char *)info.dli_fbase) - 1);
+            else
+                fprintf(to, "%p\n", pc[k]);
+        }
+        free(line);
+        if (places) {
+            fclose(places);
+            waitpid(pid, NULL, 0);
+        }
+    }
+}
+
+static void print_nothing(FILE *to, size_t i) {}
 
 static void give_up(const void *pc, const char *what, const void *p, size_t bytes)
 {
@@ -109,7 +152,7 @@ static void give_up(const void *pc, const char *what, const void *p, size_t byte
     trace.running = false;
     fprintf(stderr, "CUDA emulator: %s, %zu bytes of %s memory; block %u, thread %u, at ", what,
             bytes, shared ? "shared" : "global", trace.block, trace.thread);
-    print_place(stderr, pc);
+    print_places(stderr, &pc, 1, print_nothing);
     abort();
 }
 
@@ -256,9 +299,20 @@ static void note_banks(const void *pc, uintptr_t p, unsigned bytes)
     s->lanes[k].at[lane] = (uint32_t)(p - trace.shared);
 }
 
+/* The sites that are in use, at the table's beginning. */
+static void print_passes(FILE *to, size_t i)
+{
+    const struct site *s = &trace.sites[i];
+
+    fprintf(to, "%llu %llu %u ", (unsigned long long)s->passes, (unsigned long long)s->best,
+            s->bytes);
+}
+
 static void write_banks(void)
 {
+    static const void *pc[SITES];
     char name[4096];
+    size_t n = 0;
     FILE *f;
 
     snprintf(name, sizeof(name), "%s/%d", trace.banks, (int)getpid());
@@ -269,15 +323,14 @@ static void write_banks(void)
     }
     trace.running = false;
     for (size_t i = 0; i < SITES; i++) {
-        struct site *s = &trace.sites[i];
-
-        if (!s->pc)
+        if (!trace.sites[i].pc)
             continue;
-        close_site(s);
-        fprintf(f, "%llu %llu %u ", (unsigned long long)s->passes, (unsigned long long)s->best,
-                s->bytes);
-        print_place(f, s->pc);
+        close_site(&trace.sites[i]);
+        trace.sites[n] = trace.sites[i];
+        pc[n] = trace.sites[n].pc;
+        n++;
     }
+    print_places(f, pc, n, print_passes);
     fclose(f);
 }
 
