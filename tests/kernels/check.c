@@ -260,6 +260,13 @@ __attribute__((weak)) bool check_card(void)
     return false;
 }
 
+/* The trace looks at kernels/cuda/ alone: the host's tables are those of every other build. */
+#ifdef PL_EMULATOR_TRACE
+#define HOST_TABLES false
+#else
+#define HOST_TABLES true
+#endif
+
 static bool on_host = true;
 
 bool check_host(void)
@@ -322,7 +329,7 @@ int main(void)
         seed = (uint64_t)number;
     pl_pool_resize(1);
     state = seed;
-    if (!check_card()) {
+    if (HOST_TABLES && !check_card()) {
         backend = "ref/f64";
         check_gradients(pl_kernels_ref(PL_REAL_F64));
         for (unsigned i = 0; table(i); i++)
