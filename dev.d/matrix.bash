@@ -9,6 +9,8 @@
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
     cuda-12 pjrt clang races chaos hardened reproducible gcc-11 debian13 aarch64)
+# These wait for most of their time, for faults, limits and mirrors: they run beside the others.
+readonly MATRIX_BESIDE=(chaos debian13)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie MATRIX_CHAOS_SEED=5
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
@@ -39,7 +41,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
                     24.11 (root and a mirror are needed)
       aarch64       cross-compiled; the kernels' tests run under qemu
 
-Without a name all of them run. A row prints its name, its seconds, and ok,
+Without a name all of them run; chaos and debian13, which wait for most of
+their time, run beside the others. A row prints its name, its seconds, and ok,
 failed or skipped with the reason. At the end it names the failed rows again,
 each with its first failed tests. Ends with "N passed, N failed, N skipped";
 the status is 0 when nothing failed.
@@ -226,11 +229,15 @@ row_races() {
 
 # --late: it may run beside other work. A case that is wrong runs once more, alone, as in ./dev test.
 row_chaos() {
-    local dir=$MATRIX_DIR/chaos log=$MATRIX_DIR/chaos.txt
+    local dir=$PLUME_SRC/build log=$MATRIX_DIR/chaos.txt
     command -v slurmctld >/dev/null || skip "no slurmctld"
     command -v munged >/dev/null || skip "no munged"
     others_can_read || in_copy matrix chaos
-    reconfigure_in "$dir" -Dtests=enabled -Dcuda=disabled -Dmpi=disabled
+    # Those of ./dev test, where it has built them.
+    if [[ ! -f $dir/build.ninja || $(option_in "$dir" tests) != enabled ]]; then
+        dir=$MATRIX_DIR/chaos
+        reconfigure_in "$dir" -Dtests=enabled -Dcuda=disabled -Dmpi=disabled
+    fi
     ninja -C "$dir" -j "$(nproc)" --quiet tools tests/fakes/libfake-clock.so
     PLUME_BUILD=$dir "$PLUME_SRC/tests/fault/chaos.py" --each 3 --again --seed "$MATRIX_CHAOS_SEED" \
         --jobs 6 --nodes 12 --late 60 | tee "$log"
@@ -285,9 +292,12 @@ apt_debian_mirror() {
 
 # matrix_need PROGRAM PACKAGE...: install it if it can be had, else skip the row.
 matrix_need() {
+    local lock
     command -v "$1" >/dev/null && return
     ((EUID == 0)) || skip "no $1; as root it is installed"
     command -v apt-get >/dev/null || skip "no $1"
+    exec {lock}>"$MATRIX_DIR/apt.lock"
+    flock "$lock" # rows that run beside each other
     apt-get -qq update || true
     deps_install "${@:2}" || skip "no $1, and apt-get install ${*:2} failed"
 }
@@ -432,9 +442,21 @@ matrix_ended() {
     ! pid_start "$1" >/dev/null
 }
 
-cmd_matrix() {
+# matrix_rows ROW...: run them one after the other; a line "OUTCOME ROW" of each is added to MATRIX_SUM.
+matrix_rows() {
     local row
-    local -a failed=()
+    MATRIX_PID=
+    trap '[[ -z $MATRIX_PID ]] || kill -- "-$MATRIX_PID"' EXIT
+    trap 'exit 130' INT TERM HUP
+    for row; do
+        matrix_row "$row"
+        printf '%s %s\n' "$OUTCOME" "$row" >>"$MATRIX_SUM"
+    done
+}
+
+cmd_matrix() {
+    local row outcome pid
+    local -a failed=() beside=() others=() pids=()
     local -A count=([ok]=0 [failed]=0 [skipped]=0)
     if [[ ${1:-} == -h || ${1:-} == --help ]]; then
         matrix_usage
@@ -450,13 +472,33 @@ cmd_matrix() {
     exec 8>"$MATRIX_DIR/lock"
     flock -n 8 || die "another ./dev matrix works in '$MATRIX_DIR'"
     CI='' deps_ensure build test
-    MATRIX_PID=
-    trap '[[ -z $MATRIX_PID ]] || kill -- "-$MATRIX_PID"' EXIT
-    trap 'exit 130' INT TERM HUP
+    MATRIX_SUM=$MATRIX_DIR/sum
+    : >"$MATRIX_SUM"
     for row; do
-        matrix_row "$row"
-        count[$OUTCOME]=$((count[$OUTCOME] + 1))
-        [[ $OUTCOME != failed ]] || failed+=("$row")
+        if [[ " ${MATRIX_BESIDE[*]} " == *" $row "* ]]; then beside+=("$row"); else others+=("$row"); fi
+    done
+    trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
+    trap 'exit 130' INT TERM HUP
+    if ((${#beside[@]})); then
+        matrix_rows "${beside[@]}" &
+        pids+=("$!")
+        # Below them, which want answers in time.
+        ((${#others[@]} == 0)) || renice -n 10 "$BASHPID" >/dev/null
+    fi
+    if ((${#others[@]})); then
+        matrix_rows "${others[@]}" &
+        pids+=("$!")
+    fi
+    for pid in "${pids[@]}"; do
+        wait "$pid" || true
+    done
+    trap - EXIT
+    # A row without an outcome broke off.
+    for row; do
+        outcome=$(awk -v row="$row" '$2 == row { print $1 }' "$MATRIX_SUM")
+        outcome=${outcome:-failed}
+        count[$outcome]=$((count[$outcome] + 1))
+        [[ $outcome != failed ]] || failed+=("$row")
     done
     for row in "${failed[@]}"; do
         matrix_failures "$row"
