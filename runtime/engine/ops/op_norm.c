@@ -3,6 +3,8 @@
 #include "runtime/engine/ops/op_private.h"
 #include "runtime/engine/ops/partial.h"
 
+#include <string.h>
+
 static double flops_per_input(const struct pl_node *node, bool backward)
 {
     return 8.0 * (double)node->in[0]->count;
@@ -318,12 +320,89 @@ int pl_build_embedding(struct pl_tape *tape,
     return pl_tape_apply(tape, &what, ret, err);
 }
 
-bool pl_op_is_embedding(const struct pl_tape *tape, const plume_tensor *t)
+/* True if this step has traced the op that makes t. */
+static bool is_made_by(const struct pl_tape *tape, const plume_tensor *t, const struct pl_op *op)
 {
     const struct pl_node *node =
         t->tape == tape && t->node < tape->cursor ? &tape->nodes[t->node] : NULL;
 
-    return node && node->out == t && node->op == &op_embedding;
+    return node && node->out == t && node->op == op;
+}
+
+bool pl_op_is_embedding(const struct pl_tape *tape, const plume_tensor *t)
+{
+    return is_made_by(tape, t, &op_embedding);
+}
+
+/* named rows: a table with 0 in place of the rows that no id names. The host only needs it. */
+
+static void named_forward(const struct pl_call *c)
+{
+    const plume_tensor *table = c->node->in[0];
+    size_t rows = table->shape[0], bytes = table->shape[1] * pl_real_size(c->k->real);
+    const int32_t *ids = c->in[1];
+    char *named = c->scratch;
+
+    memset(named, 0, rows);
+    for (size_t i = 0; i < c->node->in[1]->count; i++)
+        if (ids[i] >= 0 && (size_t)ids[i] < rows)
+            named[ids[i]] = 1;
+    for (size_t r = 0; r < rows; r++)
+        if (named[r])
+            memcpy((char *)c->out + r * bytes, (const char *)c->in[0] + r * bytes, bytes);
+        else
+            memset((char *)c->out + r * bytes, 0, bytes);
+}
+
+static void named_backward(const struct pl_call *c)
+{
+    c->k->copy(&(struct pl_copy_args){.rank = 1,
+                                      .shape = {c->node->out->count},
+                                      .src_stride = {1},
+                                      .dst_stride = {1},
+                                      .bytes = pl_real_size(c->k->real),
+                                      .add = c->add[0],
+                                      .src = c->out_grad,
+                                      .dst = c->in_grad[0]});
+}
+
+/* Its rows that are read are those of a copy, whose lowering for XLA devices it has by the name. */
+static const struct pl_op op_named = {
+    .name = "copy",
+    .cast = PL_CAST_NONE,
+    .forward = named_forward,
+    .backward = named_backward,
+};
+
+int pl_op_named_rows(struct pl_tape *tape,
+                     plume_tensor *table,
+                     plume_tensor *ids,
+                     plume_tensor **ret,
+                     struct pl_error *err)
+{
+    struct pl_apply what = {.op = &op_named,
+                            .in = (plume_tensor *[]){table, ids},
+                            .n_in = 2,
+                            .rank = 2,
+                            .shape = {table->shape[0], table->shape[1]},
+                            .scratch_bytes = table->shape[0]};
+
+    for (size_t i = 0; i < tape->cursor; i++) { /* all layers share it */
+        const struct pl_node *node = &tape->nodes[i];
+
+        if (node->op == &op_named && node->in[0] == table && node->in[1] == ids) {
+            *ret = node->out;
+            return 0;
+        }
+    }
+    return pl_tape_apply(tape, &what, ret, err);
+}
+
+bool pl_op_has_named_rows(const struct pl_tape *tape,
+                          const plume_tensor *table,
+                          const plume_tensor *ids)
+{
+    return is_made_by(tape, table, &op_named) && tape->nodes[table->node].in[1] == ids;
 }
 
 bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *ret)

@@ -49,6 +49,19 @@ bool pl_op_labels_of_embedding(const struct pl_node *node, struct pl_op_labels *
 /* op_norm.c: true if an embedding that this step has traced makes t. */
 bool pl_op_is_embedding(const struct pl_tape *tape, const plume_tensor *t);
 
+/* op_norm.c: the table with 0 in place of the rows that no id names, for what is done on all rows:
+ * a row that the module's order does not read may hold anything. Host only. */
+int pl_op_named_rows(struct pl_tape *tape,
+                     plume_tensor *table,
+                     plume_tensor *ids,
+                     plume_tensor **ret,
+                     struct pl_error *err);
+
+/* op_norm.c: true if that has made the table, for these ids. */
+bool pl_op_has_named_rows(const struct pl_tape *tape,
+                          const plume_tensor *table,
+                          const plume_tensor *ids);
+
 /* op_loss.c: backward of a layer that a loss does by chunks (`loss` of pl_fusion). */
 void pl_op_hand_on(const struct pl_call *call);
 

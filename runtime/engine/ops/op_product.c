@@ -171,6 +171,7 @@ static const struct pl_op op_linear_act = {
  * are looked up afterwards: act(E[ids] W^T + b) = act(E W^T + b)[ids]. Only roundings differ. The
  * gradients of equal ids are added up before the products, not after them. In 16 bits that sum
  * would be rounded, and might leave f16's range, so mixed precision keeps the order of the module.
+ * Rows that no id names count as 0: they may be infinite, and 0 times that is no gradient of w.
  * The embedding that nobody else reads does not run (tape_unread.c). */
 static bool is_on_table(const struct pl_tape *tape, const plume_tensor *x)
 {
@@ -182,6 +183,17 @@ static bool is_on_table(const struct pl_tape *tape, const plume_tensor *x)
     return rows->in[0]->shape[0] * POSITIONS_PER_ROW <= rows->in[1]->count;
 }
 
+/* True if the table is a layer, or a layer of a layer, of rows that the ids name. */
+static bool
+is_of_named_rows(const struct pl_tape *tape, const plume_tensor *table, const plume_tensor *ids)
+{
+    while (table->tape == tape && table->node < tape->cursor &&
+           (tape->nodes[table->node].op == &op_linear ||
+            tape->nodes[table->node].op == &op_linear_act))
+        table = tape->nodes[table->node].in[0];
+    return pl_op_has_named_rows(tape, table, ids);
+}
+
 static int build_on_table(struct pl_tape *tape,
                           const struct pl_op_request *req,
                           plume_tensor **ret,
@@ -191,10 +203,13 @@ static int build_on_table(struct pl_tape *tape,
     plume_tensor *in[] = {rows->in[0], req->in[1], req->n_in > 2 ? req->in[2] : NULL};
     plume_tensor *found[] = {NULL, rows->in[1]};
     struct pl_op_request layer = *req, lookup = {.name = "embedding", .in = found, .n_in = 2};
-    int r;
+    int r = 0;
 
     layer.in = in;
-    r = pl_build_linear(tape, &layer, &found[0], err);
+    if (!is_of_named_rows(tape, in[0], found[1]))
+        r = pl_op_named_rows(tape, in[0], found[1], &in[0], err);
+    if (r == 0)
+        r = pl_build_linear(tape, &layer, &found[0], err);
     return r < 0 ? r : pl_build_embedding(tape, &lookup, ret, err);
 }
 

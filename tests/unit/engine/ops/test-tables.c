@@ -113,6 +113,18 @@ static plume_tensor *f_computed(struct net *net)
     return CALL(PLUME_OP_BINARY, 0, loss, other);
 }
 
+/* A layer, and another one of what it makes. */
+static plume_tensor *f_two_layers(struct net *net)
+{
+    plume_tensor *h = CALL(PLUME_OP_LINEAR, PLUME_TANH, rows(net), &net->t[W], &net->t[B]);
+    plume_tensor *w = CALL(PLUME_OP_UNARY, PLUME_TANH, &net->t[W_HH]); /* [8, 2] */
+    struct plume_op_args args = {{2, OUT / 4, OUT}, {0}};
+    plume_tensor *w2 = NULL, *in[] = {w};
+
+    assert_int_equal(pl_op_call(&net->tape, PLUME_OP_RESHAPE, in, 1, &args, &w2, NULL), 0);
+    return loss_of(net, CALL(PLUME_OP_LINEAR, 0, h, w2));
+}
+
 static const struct {
     const char *name;
     function f;
@@ -200,6 +212,64 @@ static void test_is_the_modules_order_but_for_roundings(void **state)
         }
     }
     act = 0;
+}
+
+/* A row that no id names may hold anything, as it may in the module's order. */
+static void test_rows_that_no_id_names_are_not_read(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2 * PL_COUNT(nets); i++) {
+        double value = i % 2 ? (double)NAN : -INFINITY;
+        function f = nets[i / 2].f;
+
+        if (f == f_tied || f == f_own_weight || (f == f_computed && isnan(value)))
+            continue; /* another op reads the row */
+        for (act = 0; act <= (f == f_layer ? (int64_t)PLUME_SIGMOID : 0); act++) {
+            struct net net[2];
+
+            for (int k = 0; k < 2; k++) {
+                plume_tensor *table = &net[k].t[TABLE];
+
+                make(&net[k], PL_REAL_F64, 20);
+                net[k].tape.on_tables = k == 0;
+                for (size_t at = 0; at < 20; at++)
+                    net[k].labels[at] %= VOCAB - 1;
+                for (size_t d = 0; d < WIDTH; d++)
+                    ((double *)table->data)[(VOCAB - 1) * WIDTH + d] = value;
+                assert_int_equal(backward(&net[k], forward(&net[k], f)), 0);
+                for (size_t d = 0; d < WIDTH; d++)
+                    assert_true(((double *)table->grad)[(VOCAB - 1) * WIDTH + d] == 0);
+            }
+            print_message("# %s, activation %d, %g\n", nets[i / 2].name, (int)act, value);
+            assert_int_equal(layers_on_table(&net[0].tape), nets[i / 2].layers);
+            for (size_t t = 0; t < IDS; t++)
+                for (size_t e = 0; e < net[0].t[t].count; e++)
+                    assert_true(fabs(((double *)net[0].t[t].grad)[e] -
+                                     ((double *)net[1].t[t].grad)[e]) <= 1e-13);
+            finish(&net[0]);
+            finish(&net[1]);
+        }
+    }
+    act = 0;
+}
+
+/* Two layers, one after the other, or beside each other, have one such copy of the table. */
+static void test_layers_share_the_named_rows(void **state)
+{
+    struct net net;
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        size_t copies = 0;
+
+        make(&net, PL_REAL_F64, 20);
+        check_gradients(&net, k ? f_two_layers : f_more_readers);
+        assert_int_equal(layers_on_table(&net.tape), 2);
+        for (size_t i = 0; i < net.tape.n; i++)
+            copies += strcmp(net.tape.nodes[i].op->name, "copy") == 0;
+        assert_int_equal(copies, 1);
+        finish(&net);
+    }
 }
 
 /* A frozen table, a frozen weight: the others' gradients stay the same, and it has none. */
@@ -316,6 +386,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_are_right),
         cmocka_unit_test(test_is_the_modules_order_but_for_roundings),
+        cmocka_unit_test(test_rows_that_no_id_names_are_not_read),
+        cmocka_unit_test(test_layers_share_the_named_rows),
         cmocka_unit_test(test_frozen_parameters),
         cmocka_unit_test(test_the_embedding_is_dropped),
         cmocka_unit_test(test_the_modules_order_stays),
