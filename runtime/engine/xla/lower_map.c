@@ -83,6 +83,22 @@ function(struct pl_hlo *h, enum pl_map fn, double p, double q, struct pl_hlo_val
     }
 }
 
+/* 1 where p < x < q, else 0. An infinite bound is none: x itself may be infinite. */
+static struct pl_hlo_value is_between(struct pl_hlo *h, struct pl_hlo_value x, double p, double q)
+{
+    bool from = (float)p != -INFINITY, to = (float)q != INFINITY;
+    struct pl_hlo_value above = from ? pl_hlo_compare(h, "GT", x, pl_hlo_fill_like(h, x, p)) : x;
+    struct pl_hlo_value below = to ? pl_hlo_compare(h, "LT", x, pl_hlo_fill_like(h, x, q)) : x;
+
+    if (!from && !to)
+        return pl_hlo_fill_like(h, x, 1);
+    return pl_hlo_convert(h,
+                          !from ? below
+                          : !to ? above
+                                : pl_hlo_two(h, "and", above, below),
+                          "f32");
+}
+
 /* f'(x) for y = f(x). */
 static struct pl_hlo_value slope(struct pl_hlo *h,
                                  enum pl_map fn,
@@ -107,9 +123,7 @@ static struct pl_hlo_value slope(struct pl_hlo *h,
     case PL_MAP_ABS:
         return pl_hlo_one(h, "sign", x);
     case PL_MAP_CLAMP:
-        t = pl_hlo_two(h, "and", pl_hlo_compare(h, "GT", x, pl_hlo_fill_like(h, x, p)),
-                       pl_hlo_compare(h, "LT", x, pl_hlo_fill_like(h, x, q)));
-        return pl_hlo_convert(h, t, "f32");
+        return is_between(h, x, p, q);
     case PL_MAP_SOFTPLUS:
         return pl_hlo_one(h, "logistic", x);
     case PL_MAP_ELU:
