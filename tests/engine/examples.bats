@@ -120,6 +120,14 @@ first_loss() {
     grep -q '^buffer  *[a-z0-9_.]*mean  *f32\[' <<<"$output"
     run -0 --separate-stderr pltrain --summary --fast-dev-run --strategy dp --devices 2 mlp
     grep -q 'backward, on the first device$' <<<"$output"
+    # The layer is done on the table (decision 0026): the embedding that it takes in the module does not run.
+    for how in "" "--strategy pipeline --processes 2"; do
+        # shellcheck disable=SC2086 # words
+        run -0 --separate-stderr pltrain --summary $how --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 \
+            lstm --batch_size 16 --vocabulary 128
+        grep '^embedding ' <<<"$output" >lookups
+        [ "$(grep -cE '^embedding  *f32\[[0-9]+, 32, 512\]  *1 ' lookups)/$(wc -l <lookups)" = 1/1 ] || { echo "$output"; false; }
+    done
 }
 
 # step_mib ARGS...: the plan's memory of a step.

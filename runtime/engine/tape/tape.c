@@ -552,7 +552,7 @@ double pl_tape_flops(const struct pl_tape *tape, bool backward)
     double sum = 0;
 
     for (size_t i = 0; i < tape->n; i++)
-        if (tape->nodes[i].op->flops)
+        if (tape->nodes[i].op->flops && !tape->nodes[i].unread)
             sum += tape->nodes[i].op->flops(&tape->nodes[i], backward);
     return sum;
 }

@@ -397,7 +397,12 @@ int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struc
 /* True if backward writes this parameter's gradient. The tape must be planned. */
 bool pl_tape_reaches(const struct pl_tape *tape, const plume_tensor *param);
 
-/* Floating-point operations of the whole recorded tape. */
+/* Finds the nodes whose output nobody reads, if the tape's roots are set; the plan does so itself.
+ */
+void pl_tape_plan_unread(struct pl_tape *tape);
+
+/* Floating-point operations of the whole recorded tape, without ops that do not run. The tape must
+ * be planned. */
 double pl_tape_flops(const struct pl_tape *tape, bool backward);
 
 /* Floating-point operations of what one node does, which may include another node's. The tape must

@@ -41,11 +41,6 @@ static inline bool pl_tape_is_among(const struct pl_tape *tape, size_t n, const 
  * to it, in backward order. */
 void pl_tape_plan_writes(struct pl_tape *tape);
 
-/* tape_unread.c */
-
-/* Finds the nodes whose output nobody reads. Call before the fusions are planned. */
-void pl_tape_plan_unread(struct pl_tape *tape);
-
 /* tape_fuse.c */
 
 /* Decides which nodes the kernels of others do (pl_node's `at`, `hidden` and `fusion`). Call after

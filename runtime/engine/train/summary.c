@@ -51,8 +51,8 @@ static double flops_of(const struct pl_node *node, bool backward)
     return node->op->flops && (!backward || node->back) ? node->op->flops(node, backward) : 0;
 }
 
-/* Ops with outputs of the same type and shape in one line, where the first of them is. Adds to
- * total: forward, backward. */
+/* The ops that run, those with outputs of the same type and shape in one line, where the first of
+ * them is. Adds to total: forward, backward. */
 static void print_ops(const struct pl_tape *tape, FILE *out, double total[2])
 {
     char text[96];
@@ -64,14 +64,14 @@ static void print_ops(const struct pl_tape *tape, FILE *out, double total[2])
         double flops[2] = {0};
         size_t calls = 0, first = 0;
 
-        if (node->op->view)
+        if (node->op->view || node->unread)
             continue;
-        while (!alike(&tape->nodes[first], node))
+        while (tape->nodes[first].unread || !alike(&tape->nodes[first], node))
             first++;
         if (first < i)
             continue;
         for (size_t k = i; k < tape->n; k++)
-            if (alike(&tape->nodes[k], node)) {
+            if (alike(&tape->nodes[k], node) && !tape->nodes[k].unread) {
                 flops[0] += flops_of(&tape->nodes[k], false);
                 flops[1] += flops_of(&tape->nodes[k], true);
                 calls++;
@@ -119,12 +119,19 @@ static void print_memory(struct pl_trainer *t, const struct pl_memory_need *need
             pl_memory_text(pl_memory_limit(t), text[1]));
 }
 
-/* No rank of a pipeline plans the whole step: finds the ops that run backward. */
-static int mark_back(struct pl_tape *tape, const plume_tensor *loss, struct pl_error *err)
+/* No rank of a pipeline plans the whole step: finds the ops that run, forward and backward. */
+static int mark_runs(struct pl_part *part, plume_tensor *loss, struct pl_error *err)
 {
+    struct pl_tape *tape = &part->tape;
     struct pl_tape_flow flow;
     int r = pl_tape_flow_init(&flow, tape, loss, err);
 
+    tape->n_roots = 0;
+    if (loss)
+        tape->roots[tape->n_roots++] = loss;
+    for (size_t i = 0; i < part->logs.n_pending && tape->n_roots < PL_TAPE_ROOTS_MAX; i++)
+        tape->roots[tape->n_roots++] = part->logs.pending[i].value;
+    pl_tape_plan_unread(tape);
     for (size_t i = 0; r == 0 && i < tape->n; i++)
         tape->nodes[i].back = flow.back[i];
     if (r == 0)
@@ -140,7 +147,7 @@ static int trace_step(struct pl_trainer *trainer, struct pl_error *err)
     plume_tensor *loss = NULL;
     int r = pl_lane_trace(stage, lane, pl_loader_dry(&stage->loader), &loss, err);
 
-    return r < 0 ? r : mark_back(&lane->parts.list[0].tape, loss, err);
+    return r < 0 ? r : mark_runs(&lane->parts.list[0], loss, err);
 }
 
 int pl_summary_print(struct pl_trainer *trainer, FILE *out, struct pl_error *err)

@@ -176,7 +176,7 @@ static void test_what_nobody_reads_does_not_run(void **state)
     const struct pl_node *node;
     struct net net = {0};
     plume_tensor *roots[2];
-    double mean;
+    double mean, flops;
 
     (void)state;
     pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
@@ -195,9 +195,12 @@ static void test_what_nobody_reads_does_not_run(void **state)
         assert_int_equal(!node->out->data, node->unread);
     }
     assert_true(*(double *)net.t[3].data != mean);
+    flops = pl_tape_flops(&net.tape, false);
     roots[1] = net.tape.nodes[2].out; /* the caller reads it now */
     assert_int_equal(pl_tape_prepare(&net.tape, roots, 2, 1, NULL), 0);
     assert_false(net.tape.nodes[2].unread);
+    node = &net.tape.nodes[2];
+    assert_true(pl_tape_flops(&net.tape, false) == flops + node->op->flops(node, false));
     assert_true(net.tape.nodes[3].unread);
     net.tape.no_drop = true;
     net.tape.planned = false;
