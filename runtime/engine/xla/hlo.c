@@ -178,12 +178,17 @@ struct pl_hlo_value pl_hlo_one(struct pl_hlo *h, const char *op, struct pl_hlo_v
     return v;
 }
 
+/* The kind of comparison is not left to the compiler: XLA folds constants of whole numbers without
+ * it as if they had no sign. */
 struct pl_hlo_value
 pl_hlo_compare(struct pl_hlo *h, const char *how, struct pl_hlo_value a, struct pl_hlo_value b)
 {
     struct pl_hlo_value v = pl_hlo_new(h, "i1", a.rank, a.shape);
+    const char *kind = strcmp(a.type, "i32") == 0                      ? "SIGNED"
+                       : a.type[0] == 'u' || strcmp(a.type, "i1") == 0 ? "UNSIGNED"
+                                                                       : "FLOAT";
 
-    add(h, "    %%%u = stablehlo.compare %s, %%%u, %%%u", v.id, how, a.id, b.id);
+    add(h, "    %%%u = stablehlo.compare %s, %%%u, %%%u, %s", v.id, how, a.id, b.id, kind);
     signature(h, (struct pl_hlo_value[]){a, b}, 2, v);
     return v;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tapes that are refused before anything is compiled, and the text's form. That programs compute
  * what ops do: graphs-xla and tests/xla/xla.bats, which need a device. */
+#include "plume/ops_whole.h"
 #include "runtime/engine/xla/lower.h"
 #include "tests/unit/engine/engine_net.h"
 
@@ -166,6 +167,29 @@ static void test_an_infinite_bound_of_clamp_is_none(void **state)
     }
 }
 
+/* Without its kind, constants of whole numbers may be compared as if they had no sign. */
+static void test_whole_numbers_are_compared_with_their_sign(void **state)
+{
+    struct net n = {0}, *net = &n;
+    struct pl_lower_leaf only;
+    struct pl_hlo h = {0};
+    struct pl_lower l;
+    plume_tensor *number[2];
+
+    (void)state;
+    start(net, PL_REAL_F32);
+    for (int64_t k = 0; k < 2; k++)
+        number[k] = op(net, PLUME_OP_RANGE, 0, NULL, (struct plume_op_args){{1, -k}, {0}});
+    CALL(PLUME_OP_WHOLE, PLUME_WHOLE_LE, number[0], number[1]);
+    pl_tape_end(&net->tape);
+    l = begin(net, &h, &only);
+    assert_int_equal(pl_lower_forward(&l, NULL), 0);
+    assert_non_null(strstr(pl_buf_str(&h.text), ", SIGNED : (tensor<1x1xi32>, tensor<1x1xi32>)"));
+    pl_lower_finish(&l);
+    pl_hlo_finish(&h);
+    finish(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +198,7 @@ int main(void)
         cmocka_unit_test(test_lower_refuses_foreign_tensors_and_losses),
         cmocka_unit_test(test_lower_writes_gradients_of_views),
         cmocka_unit_test(test_an_infinite_bound_of_clamp_is_none),
+        cmocka_unit_test(test_whole_numbers_are_compared_with_their_sign),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
