@@ -177,6 +177,69 @@ takes() {
     fits --processes 2 --comm tcp "${run[@]}" --strategy sharded --shard os "${mlp[@]}" --batch_size 1
 }
 
+@test "a value that one rank alone logs keeps no parameters on a rank" {
+    cat >one.c <<'C'
+#include <plume/module.h>
+static plume_tensor *w[2];
+static int configure(struct plume_context *pl)
+{
+    w[0] = plume_param(pl, "a", PLUME_INIT_FAN_IN, 2, (size_t[]){64, 64});
+    w[1] = plume_param(pl, "b", PLUME_INIT_FAN_IN, 2, (size_t[]){64, 64});
+    return 0;
+}
+static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_t size)
+{
+    for (size_t i = 0; i < 64; i++)
+        ((float *)out[0])[i] = (float)(index + i) / 100;
+    return 0;
+}
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    if (stage != PLUME_TRAIN)
+        return 0;
+    ret->n_fields = 1;
+    ret->field[0].dtype = PLUME_F32;
+    ret->rank[0] = 1;
+    ret->shape[0][0] = 64;
+    ret->length = 32;
+    ret->fill = fill;
+    return 0;
+}
+static int step(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret)
+{
+    plume_tensor *x = batch->field[0], *norm;
+    for (int i = 0; i < 2; i++)
+        x = plume_linear(pl, x, w[i], NULL, PLUME_TANH);
+    *ret = plume_mse(pl, x, batch->field[0]);
+    norm = plume_sum(pl, plume_mul(pl, w[0], w[0]), 0, 2);
+    if (pl->rank == 0)
+        plume_log(pl, "norm", norm, 1, 1);
+    return 0;
+}
+static int ddp(struct plume_context *pl, struct plume_ddp *ret)
+{
+    ret->bucket_bytes = 64; /* each parameter is a unit */
+    return 0;
+}
+static const struct plume_module module = {.struct_size = sizeof(module),
+                                           .abi = PLUME_MODULE_ABI,
+                                           .name = "one",
+                                           .configure = configure,
+                                           .data = data,
+                                           .training_step = step,
+                                           .configure_ddp = ddp};
+const struct plume_module *plume_module_entry(void)
+{
+    return &module;
+}
+C
+    cc -std=c11 -shared -fPIC -I "$SRC/include" -o one.so one.c
+    for precision in 32 bf16; do
+        run -0 --separate-stderr pltrain --processes 2 --strategy sharded --shard param --precision $precision --max-steps 2 ./one.so
+        [[ $stderr != *branches* ]] || { echo "$stderr"; false; }
+    done
+}
+
 @test "what cannot be sharded is a usage error" {
     says 2 "'half' is none of os, grad, param" --strategy sharded --shard half mlp
     says 2 "option '--shard' needs '--strategy sharded'" --shard os mlp

@@ -165,6 +165,8 @@ static void add_uses_again(struct uses *uses, size_t last)
                 add_use(uses, tape->nodes[i].in[k], 2 * tape->n - 1 - last);
 }
 
+/* An op that does not run counts, too: whether anybody reads it may differ between ranks, of which
+ * one logs a value that the others do not. */
 static void find_uses(struct uses *uses)
 {
     const struct pl_tape *tape = uses->tape;
@@ -175,7 +177,7 @@ static void find_uses(struct uses *uses)
         size_t layer = node->fusion.product; /* is done at this node */
 
         for (size_t k = 0; k < node->n_in; k++)
-            if (node->in[k] && !node->op->view && !node->lent && !node->unread)
+            if (node->in[k] && !node->op->view && !node->lent)
                 add_use(uses, node->in[k], i);
         for (size_t k = 0; layer && k < tape->nodes[layer - 1].n_in; k++)
             add_use(uses, tape->nodes[layer - 1].in[k], i);

@@ -33,8 +33,9 @@ static void plan_lent(struct pl_tape *tape)
         struct pl_node *node = &tape->nodes[i];
 
         node->lent = tape->lends && pl_tape_is_cast(node) && node->in[0]->is_param &&
-                     node->at[0] == i && (node->at[1] == i || node->wide) && !node->hidden &&
-                     !node->grad_in_data && !pl_tape_is_among(tape, tape->n_roots, node->out) &&
+                     node->at[0] == i && (node->at[1] == i || node->wide) &&
+                     (!node->hidden || node->unread) && !node->grad_in_data &&
+                     !pl_tape_is_among(tape, tape->n_roots, node->out) &&
                      (tape->lends_all ? node->out->dtype == tape->amp_dtype
                                       : is_only_cast(tape, node->in[0]));
     }
