@@ -272,6 +272,51 @@ static void test_a_parameter_is_free_when_nobody_reads_it(void **state)
     }
 }
 
+static plume_tensor *rare;
+
+static int configure_rare(struct plume_context *pl)
+{
+    rare = plume_param(pl, "rare", PLUME_INIT_FAN_IN, 2, (size_t[]){64, 64});
+    return fit_configure(pl);
+}
+
+/* Every other step only rank 1 uses `rare`. It is late: rank 0 has waited for all to go on, and
+ * waits for gradients, before rank 1 has flags of this step. */
+static int step_rare(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **loss)
+{
+    struct fit_net *net = pl->state;
+    bool waits = pl->rank == 1 && pl->step > 0 && !fit_current->module.configure_ddp;
+    plume_tensor *x = batch->field[0];
+    int64_t until = collectives(getpid()) + 2;
+
+    for (int i = 0; waits && i < LIMIT_MS && collectives(seen->pid[0]) < until; i++)
+        poll(NULL, 0, 1);
+    if (waits && collectives(seen->pid[0]) < until)
+        return plume_fail(pl, -ETIMEDOUT, "rank 0 does not go on");
+    if (pl->rank == 1 && pl->step % 2)
+        x = plume_linear(pl, x, rare, NULL, PLUME_RELU);
+    *loss = plume_cross_entropy(pl, plume_linear(pl, x, net->w, net->b, PLUME_IDENTITY),
+                                batch->field[1]);
+    return 0;
+}
+
+static void test_nobody_plans_before_all_flags(void **state)
+{
+    struct fit_run *run[2];
+
+    for (int alone = 0; alone < 2; alone++) {
+        run[alone] = new_run(alone);
+        seen = ranks_shared(sizeof(*seen));
+        run[alone]->module.configure = configure_rare;
+        run[alone]->module.training_step = step_rare;
+        run[alone]->module.validation_step = NULL;
+        run[alone]->module.on_fit_start = open_places;
+        fit_go(run[alone], 2, 0);
+        fit_assert_good(run[alone]);
+    }
+    assert_string_equal(run[0]->hash, run[1]->hash);
+}
+
 /* Neighbours of other optimizers and groups. */
 static int two_optimizers(struct plume_context *pl, struct plume_optimizer *ret)
 {
@@ -362,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_a_late_reader_reads_the_same),
         cmocka_unit_test(test_a_rank_that_waits_works),
         cmocka_unit_test(test_a_parameter_is_free_when_nobody_reads_it),
+        cmocka_unit_test(test_nobody_plans_before_all_flags),
         cmocka_unit_test(test_optimizers_and_groups),
         cmocka_unit_test(test_what_needs_sums_has_them),
         cmocka_unit_test(test_a_missing_rank_is_named),
