@@ -343,8 +343,9 @@ static void settle_stopped(
     pl_run_result_write(run, trial, *state, result, NULL);
 }
 
-/* Cancels what waits of the sweep. */
-static void cancel_waiting(const struct pl_run *run)
+/* Cancels what waits of the sweep. A retry may be submitted as soon as the results are there, and
+ * this is later: it is not stopped by failures before it. */
+static void cancel_waiting(const struct pl_run *run, unsigned retry)
 {
     size_t n = pl_run_n_submissions(run), k = 0;
     _cleanup_free_ const char **argv = calloc(n + 3, sizeof(*argv));
@@ -355,10 +356,15 @@ static void cancel_waiting(const struct pl_run *run)
         return;
     argv[k++] = "scancel";
     argv[k++] = "--state=PENDING";
-    for (size_t i = 0; i < n; i++)
-        argv[k++] = pl_run_submission(run, i).job;
-    /* A trial that starts all the same ends at once, by its claim. */
-    if (n > 0 && pl_child_run(argv, NULL, ASK_MS, &child, &err) < 0)
+    for (size_t i = 0; i < n; i++) {
+        const struct pl_run_submission sub = pl_run_submission(run, i);
+
+        if (sub.retry <= retry)
+            argv[k++] = sub.job;
+    }
+    /* A trial that starts all the same ends at once, by its claim. Without a job scancel would
+     * cancel all of the user's. */
+    if (k > 2 && pl_child_run(argv, NULL, ASK_MS, &child, &err) < 0)
         pl_log_warn("run", "cannot cancel the waiting trials: %s", pl_error_text(&err));
     pl_child_finish(&child);
 }
@@ -417,7 +423,7 @@ static void count_failure(const struct pl_run *run, unsigned trial, enum pl_tria
         return;
     stop = pl_run_read_stop(run);
     pl_log_warn("run", "%s: cancelling the waiting trials", pl_run_stop_text(&stop, text));
-    cancel_waiting(run);
+    cancel_waiting(run, stop.retry);
 }
 
 int pl_trial_finish(int code, int *ret_code, struct pl_error *err)

@@ -343,6 +343,45 @@ static void test_finish_stopped(void **state)
     signal_option = NULL;
 }
 
+static void submit(const char *job, unsigned retry)
+{
+    struct pl_run *run;
+
+    assert_int_equal(pl_run_open_own(dir, &run, NULL), 0);
+    if (retry) {
+        assert_int_equal(pl_run_plan_add(run, 0, 1, "0"), 0);
+        assert_int_equal(pl_run_plan_write(run, NULL), 0);
+        assert_int_equal(pl_run_plan_done(run, job, NULL), 0);
+    } else {
+        assert_int_equal(pl_run_add_submission(run, job, 0, 2, NULL), 0);
+    }
+    pl_run_close(run);
+}
+
+/* The failure that is one too many stops what was submitted with it. A retry is there by then if
+ * the user was faster than the job script. */
+static void test_finish_cancels_no_retry(void **state)
+{
+    static const char fake[] = "#!/bin/sh\necho \"$@\" >\"${0%/*}/args\"\n";
+    _cleanup_free_ char *args = NULL;
+    char path[128];
+    size_t len;
+
+    remove_run(NULL);
+    max_fail_option = "0";
+    make_run(NULL);
+    max_fail_option = NULL;
+    snprintf(path, sizeof(path), "%s/scancel", top);
+    assert_int_equal(pl_file_append(path, fake, strlen(fake), 0755, NULL), 0);
+    claim();
+    submit("100", 0);
+    submit("200", 1);
+    finish_with(3, 3, "failed", "setup");
+    snprintf(path, sizeof(path), "%s/args", top);
+    assert_int_equal(pl_file_read(path, 4096, &args, &len, NULL), 0);
+    assert_string_equal(args, "--state=PENDING 100\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +404,7 @@ int main(void)
         IN_RUN(test_finish_hub_said_done),
         IN_RUN(test_finish_hub_said_failed),
         IN_RUN(test_finish_said_against_the_code),
+        IN_RUN(test_finish_cancels_no_retry),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
