@@ -220,6 +220,16 @@ bits() {
     [ "$(grep -c '^epoch' <<<"$output")" -lt 10 ]
 }
 
+@test "a validation in the midst of accumulation waits for the step, whose gradients no checkpoint has" {
+    local -a args=(--epochs 2 --limit-train-batches 12 --limit-val-batches 1 --limit-test-batches 1 --val-check-interval 3 --accumulate 2)
+    pltrain "${args[@]}" --checkpoint-dir d --save-top-k -1 mlp >whole
+    [ "$(cd d && LC_ALL=C printf '%s ' *)" = "$(printf '%s ' epoch=0-step={2,3,5}.ckpt epoch=1-step={11,6,8,9}.ckpt epoch=2-step=12.ckpt)" ] || { ls d; false; }
+    for step in 2 5; do
+        pltrain "${args[@]}" --resume "d/epoch=0-step=$step.ckpt" mlp >rest
+        [ "$(grep hash rest)" = "$(grep hash whole)" ] || { cat rest; false; }
+    done
+}
+
 @test "a resumed run is the uninterrupted one" {
     cd "$BATS_TEST_TMPDIR"
     pltrain --epochs 4 --val-check-interval 0.5 mlp >whole

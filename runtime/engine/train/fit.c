@@ -249,12 +249,19 @@ static void leave_out_warm_steps(struct pl_trainer *t)
     t->warm_steps = 0;
 }
 
+/* True in the midst of `--accumulate`: a checkpoint has no gradients, so the group's would be lost.
+ * A module that steps by hand may keep gradients for ever. */
+static bool in_group(const struct pl_trainer *t)
+{
+    return t->accumulated > 0 && !t->module->manual_step;
+}
+
 /* The batches of an epoch. *ret_validate: a validation is due after the last one; end_epoch() runs
  * it. */
 static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
-    bool this_epoch = validates(t);
+    bool this_epoch = validates(t), due = false;
     uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0;
     int r = agree_on_batches(t, mine, &n, err);
 
@@ -281,12 +288,15 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         if (r == 0)
             r = agree_on_time(t, err);
         note_own_time(t, begin_ns, spent_ns);
-        if (r == 0 && this_epoch && every && t->state.batch % every == 0 && !last &&
-            !out_of_steps(t) && !t->interrupted)
+        due = due || (this_epoch && every && t->state.batch % every == 0);
+        if (r == 0 && due && !in_group(t) && !last && !out_of_steps(t) && !t->interrupted) {
+            due = false;
             r = validate_between(t, err);
+        }
     }
     t->epoch_incomplete = t->state.batch < n && !t->options->fast_dev_run;
-    *ret_validate = this_epoch && every && (t->state.batch % every == 0 || t->state.batch < n);
+    *ret_validate =
+        due || (this_epoch && every && (t->state.batch % every == 0 || t->state.batch < n));
     return r;
 }
 
