@@ -233,7 +233,7 @@ const struct plume_module *plume_module_entry(void)
     return &module;
 }
 C
-    cc -std=c11 -shared -fPIC -I "$SRC/include" -o one.so one.c
+    cc -std=c11 -shared -fPIC -I "$BATS_TEST_DIRNAME/../../include" -o one.so one.c
     for precision in 32 bf16; do
         run -0 --separate-stderr pltrain --processes 2 --strategy sharded --shard param --precision $precision --max-steps 2 ./one.so
         [[ $stderr != *branches* ]] || { echo "$stderr"; false; }
