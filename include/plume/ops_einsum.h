@@ -311,10 +311,10 @@ static inline int pl_einsum_read(struct plume_context *pl,
 /* The sum of products that the form tells, such as "bij,bjk->bik": each letter is a dimension,
  * those that are not after "->" are summed over. "..." stands for the dimensions of a tensor that
  * have no letters; those of several tensors belong together from the last one on. A size of 1 is
- * repeated where another tensor has more. A result without letters is [1]. Products are those of
- * plume_matmul(), or elementwise where there are no matrices; n tensors, at most 16, are multiplied
- * in their order, and what is between two products has at most 5 dimensions. A letter cannot be
- * twice in one tensor (a diagonal), and "->" cannot be left out. */
+ * repeated where another tensor has more. A result without letters is [1]. plume_matmul() makes the
+ * products; tensors without matrices are multiplied element by element. There may be up to 16
+ * tensors (n). They are multiplied from left to right. The result of two of them has at most 5
+ * dimensions. A letter cannot be twice in one tensor (a diagonal). "->" cannot be left out. */
 static inline plume_tensor *
 plume_einsum_all(struct plume_context *pl, const char *form, size_t n, plume_tensor *const *tensors)
 {

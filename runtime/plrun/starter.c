@@ -234,7 +234,8 @@ static void on_daemon_lost(struct pl_starter *s, const char *what)
     pl_process_order(-1, s->child, SIGTERM);
 }
 
-/* Who is started by another program, as a script, does not end with it. */
+/* A descriptor of slurmstepd, if that is the parent; else -EBADF. A plrun that another program has
+ * started, such as a script, may live longer than that program. */
 static int open_stepd(void)
 {
     struct pl_process_stat stat;

@@ -187,8 +187,7 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
 @test "--wait keeps no other client from changing the sweep" {
     submit --sbatch hold true
     plsubmit --resume "$SWEEP" --wait >waited &
-    waits() { [[ $(<"/proc/$!/wchan") == *poll* || $(<"/proc/$!/wchan") == 0 ]]; }
-    wait_for 20 waits
+    wait_for 20 test -s waited # it has resumed, and waits
     wait_for 20 plsubmit --release "$SWEEP"
     wait "$!"
     grep -q '1 of 1 trials done' waited

@@ -79,7 +79,7 @@ static void test_devices_may_differ_in_memory(void **state)
         fail_msg("%s", pipe->error);
 }
 
-/* What a stage computes again it need not keep: a cut fits that would not without. */
+/* A stage does not keep what it computes again: so a cut fits that would not fit otherwise. */
 static void test_recomputation_makes_a_cut_fit(void **state)
 {
     const uint64_t tensor = 256 * PIPELINE_WIDTH * sizeof(double); /* of a microbatch */

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Records PyTorch's losses and norms of plume/ops_nn.h, with the gradients of sum(y w), as the C
 header tests/golden/ops_nn.h. Run by hand: ops_nn.py | clang-format > ops_nn.h. The inputs follow
-from the index; test-ops_nn.c makes the same."""
+from the index; op_step.h makes the same."""
 import torch
 import torch.nn.functional as F
 

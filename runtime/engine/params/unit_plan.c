@@ -165,8 +165,8 @@ static void add_uses_again(struct uses *uses, size_t last)
                 add_use(uses, tape->nodes[i].in[k], 2 * tape->n - 1 - last);
 }
 
-/* An op that does not run counts, too: whether anybody reads it may differ between ranks, of which
- * one logs a value that the others do not. */
+/* Ops that do not run also count. Ranks must have the same plan, but not the same ops run: one rank
+ * may log a value that the others do not. */
 static void find_uses(struct uses *uses)
 {
     const struct pl_tape *tape = uses->tape;
