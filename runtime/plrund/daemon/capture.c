@@ -60,7 +60,9 @@ struct pl_capture {
     struct file file;
     bool removed; /* somebody has removed the file: it takes everything, and nobody can read it */
     bool eof, told, closing, released, out_ready;
-    unsigned handles; /* uv handles still open */
+    bool ends;           /* pl_capture_end() */
+    unsigned reads_left; /* then */
+    unsigned handles;    /* uv handles still open */
 };
 
 static void update(struct pl_capture *c);
@@ -375,6 +377,7 @@ static bool read_some(struct pl_capture *c)
     while (n < 0 && errno == EINTR);
     if (n > 0) {
         accept_data(c, data, (size_t)n);
+        c->eof = c->eof || (c->ends && --c->reads_left == 0);
         return true;
     }
     if (n == 0 || errno != EAGAIN)
@@ -593,6 +596,14 @@ void pl_capture_drain(struct pl_capture *c)
     for (int i = 0; i < DRAIN_READS && !c->eof && read_some(c); i++)
         ;
     update(c);
+}
+
+void pl_capture_end(struct pl_capture *c)
+{
+    if (!c || c->ends)
+        return;
+    c->ends = true;
+    c->reads_left = DRAIN_READS;
 }
 
 char *pl_capture_tail(const struct pl_capture *c, unsigned rank)

@@ -63,6 +63,10 @@ void pl_capture_let_go(struct pl_capture *c, const char *text);
 /* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);
 
+/* Reads at most what a pipe holds from now on, as soon as there is room for it, and then ends as if
+ * the stream had ended: a process that the rank left behind may write for ever. NULL is fine. */
+void pl_capture_end(struct pl_capture *c);
+
 /* The last lines of this rank's stream, see pl_tail_text(). */
 char *pl_capture_tail(const struct pl_capture *c, unsigned rank);
 

@@ -180,12 +180,14 @@ static void on_leave_limit(void *ctx)
 
     pl_log_debug("daemon", "leaving after the limit");
     d->waited = true;
-    if (d->held || (!d->bye_sent && !d->bye_ok)) /* ranks that still run are waited for */
+    if (d->held || (!d->bye_sent && !d->bye_ok)) { /* ranks that still run are waited for */
         settle(d);
-    else if (may_wait_for_files(d))
+    } else if (may_wait_for_files(d)) {
+        pl_daemon_end_output(d); /* or what is left behind would fill the files for ever */
         pl_limit_start(&d->leave_limit, FILES_MS);
-    else
+    } else {
         finish(d);
+    }
 }
 
 /* Takes the next step towards the end, if there is nothing left to wait for. */

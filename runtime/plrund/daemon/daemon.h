@@ -231,9 +231,10 @@ bool pl_rank_output_take(struct pl_rank *rank,
                          const struct pl_capture_ops *ops);
 void pl_rank_output_open(struct pl_rank *rank, const char *dir);
 void pl_rank_output_settle(struct pl_rank *rank);
-/* True while a file of a rank has not got all output; tick: call each second; say: of what is lost
- * at the end. */
+/* True while a file of a rank has not got all output; end: see pl_capture_end(); tick: call each
+ * second; say: of what is lost at the end. */
 bool pl_daemon_files_wait(const struct pl_daemon *d);
+void pl_daemon_end_output(struct pl_daemon *d);
 void pl_daemon_tick_output(struct pl_daemon *d);
 void pl_daemon_say_unwritten(const struct pl_daemon *d);
 

@@ -53,6 +53,14 @@ bool pl_daemon_files_wait(const struct pl_daemon *d)
     return false;
 }
 
+void pl_daemon_end_output(struct pl_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_present; i++) {
+        pl_capture_end(d->ranks[i].out);
+        pl_capture_end(d->ranks[i].err);
+    }
+}
+
 void pl_daemon_tick_output(struct pl_daemon *d)
 {
     for (unsigned i = 0; i < d->n_present; i++) {
