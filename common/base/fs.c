@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pwd.h>
 #include <stdarg.h>
 #include <string.h>
@@ -270,18 +271,31 @@ int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_e
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s' to the disk", dir) : 0;
 }
 
+/* Whether the last line of a file of `size` bytes has no end: a writer died in its midst. The
+ * kernel shows a line in the midst of being written up to the end of a page, so the look is
+ * repeated. */
+static bool line_is_torn(int fd)
+{
+    for (int look = 0; look < 50; look++) {
+        off_t size = lseek(fd, 0, SEEK_END);
+        char last;
+
+        if (size <= 0 || pread(fd, &last, 1, size - 1) != 1 || last == '\n')
+            return false;
+        poll(NULL, 0, 1);
+    }
+    return true;
+}
+
 int pl_file_append(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err)
 {
     _cleanup_close_ int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, mode);
-    off_t size;
-    char last;
     int r = 0;
 
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot open '%s'", path);
-    size = len > 0 ? lseek(fd, 0, SEEK_END) : 0;
-    if (size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n')
+    if (len > 0 && line_is_torn(fd))
         r = pl_write_all(fd, "\n", 1);
     if (r == 0)
         r = pl_write_all(fd, data, len);

@@ -157,7 +157,7 @@ static void test_file_write_atomic_mode(void **state)
 static void test_file_append_whole_lines(void **state)
 {
     struct pl_error err = {0};
-    enum { WRITERS = 4, LINES = 200 };
+    enum { WRITERS = 6, LINES = 1000 }; /* many a line goes over the end of a page */
     char *text, *line, *next;
     unsigned n = 0;
 
