@@ -471,10 +471,7 @@ int pl_local_run(const struct pl_local_options *options, int *ret_status, struct
     close(s.listen_fd);
     pl_closep(&s.life[0]);
     pl_closep(&s.life[1]);
-    if (s.signal_fd >= 0) {
-        close(s.signal_fd);
-        sigprocmask(SIG_SETMASK, &s.old_mask, NULL);
-    }
+    pl_closep(&s.signal_fd); /* the signals stay blocked: one more must not change the status */
     unlink(path);
     for (unsigned i = 0; i < s.n_clients; i++) {
         if (clients[i].fd >= 0)

@@ -20,9 +20,10 @@ struct pl_local_options {
  * the code of the first that did not (128 + signal if a signal killed it). The others are killed
  * after the grace from the first failure. SIGINT and SIGTERM send SIGTERM to all ranks, which are
  * killed after the grace; the status is 130 then. More signals do not lengthen the grace, and a
- * later Ctrl-C ends it. SIGUSR1 is passed on to the ranks. Call before any thread exists; in a
- * child there is one then, which ends it if its parent is killed: the ranks get SIGTERM, and the
- * grace. */
+ * later Ctrl-C ends it. SIGUSR1 is passed on to the ranks. All three stay blocked in the parent,
+ * which has nothing left to do but end with the status. Call before any thread exists; in a child
+ * there is one then, which ends it if its parent is killed: the ranks get SIGTERM, and the grace.
+ */
 int pl_local_run(const struct pl_local_options *options, int *ret_status, struct pl_error *err);
 
 /* In a child: true unless another one has asked with the same text, so that what all ranks say is
