@@ -9,6 +9,7 @@ setup() {
     PATH=$BUILD:$PATH
     unset RANK WORLD_SIZE PLUME_SOCKET
     export PLUME_HOME=$BATS_TEST_TMPDIR/home
+    cd "$BATS_TEST_TMPDIR"
 }
 
 # says STATUS WORDS ARGS...: pltrain exits with STATUS and one line on stderr that has the words.
@@ -231,7 +232,6 @@ bits() {
 }
 
 @test "a resumed run is the uninterrupted one" {
-    cd "$BATS_TEST_TMPDIR"
     pltrain --epochs 4 --val-check-interval 0.5 mlp >whole
     whole=$(grep hash whole)
     pltrain --epochs 2 --checkpoint-dir c --save-last --log-dir l mlp
@@ -257,7 +257,6 @@ bits() {
 }
 
 @test "weights alone are for another start" {
-    cd "$BATS_TEST_TMPDIR"
     args=(--optimizer adamw --hparam lr=0.003)
     pltrain "${args[@]}" --epochs 2 --checkpoint-dir c --save-last --save-weights-only mlp
     pltrain "${args[@]}" --epochs 2 --checkpoint-dir d --save-last mlp
@@ -283,14 +282,12 @@ bits() {
 }
 
 @test "batches made ahead are the same batches" {
-    cd "$BATS_TEST_TMPDIR"
     pltrain --num-workers 0 --epochs 2 mlp | grep hash >without
     pltrain --num-workers 1 --epochs 2 mlp | grep hash | cmp - without
     says 2 "must be" --num-workers 2 mlp
 }
 
 @test "so is one in 16 bits, loss scale and all" {
-    cd "$BATS_TEST_TMPDIR"
     args=(--precision 16 --optimizer adamw --hparam lr=0.003)
     whole=$(pltrain "${args[@]}" --epochs 3 mlp | grep hash)
     pltrain "${args[@]}" --epochs 1 --checkpoint-dir c --save-last mlp
@@ -299,7 +296,6 @@ bits() {
 }
 
 @test "a signal becomes a checkpoint, from which the next run goes on" {
-    cd "$BATS_TEST_TMPDIR"
     mkfifo out
     pltrain --processes 2 --epochs 1000000 --checkpoint-dir c mlp >out 2>err &
     pid=$!
@@ -319,7 +315,6 @@ bits() {
 }
 
 @test "SIGUSR1 has the job requeued, and what scontrol says is told" {
-    cd "$BATS_TEST_TMPDIR"
     mkdir bin
     printf '#!/bin/sh\necho "$*" >asked\necho "slurm_requeue error: no such job" >&2\nexit 1\n' >bin/scontrol
     chmod +x bin/scontrol
@@ -433,7 +428,6 @@ odd() {
 }
 
 @test "strangers at the meeting place hold nobody up" {
-    cd "$BATS_TEST_TMPDIR"
     # 300 that say nothing, 20 that say nonsense, and one that claims rank 1 and stops, before rank 1 comes.
     timeout 100 python3 - "$BUILD/pltrain" "$BROKEN/broken_place.so" <<'PY'
 import os, socket, struct, subprocess, sys
@@ -466,7 +460,6 @@ PY
 }
 
 @test "whoever claims a rank at the meeting place proves it, and so does rank 0" {
-    cd "$BATS_TEST_TMPDIR"
     (umask 077 && head -c 32 /dev/urandom >key)
     timeout 100 python3 "$PLUME_SRC/tests/engine/store_peer.py" "$BUILD/pltrain" "$BROKEN/broken_place.so" "$PWD/key"
 }
@@ -504,7 +497,6 @@ all_say() {
 }
 
 @test "a signal is seen in the step and in the validation in which it comes" {
-    cd "$BATS_TEST_TMPDIR"
     for ranks in 1 2; do
         odd signal-in-step 130 "interrupted at step 1001: saved 'a$ranks/hpc_ckpt_1.ckpt'" \
             --processes $ranks --epochs 100000 --checkpoint-dir a$ranks
@@ -530,7 +522,6 @@ named() {
 }
 
 @test "a hook that hangs is named, and a second interrupt ends the run at once" {
-    cd "$BATS_TEST_TMPDIR"
     for how in "" "--processes 3" "--processes 3 --processes-per-node 1"; do
         : >err # the shell empties it only some time after & has returned
         # shellcheck disable=SC2086
@@ -578,7 +569,6 @@ named() {
 }
 
 @test "a run whose results stdout does not take has failed" {
-    cd "$BATS_TEST_TMPDIR"
     local -a run=(--epochs 40 --limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1)
     for how in "--version" "--list-hparams mlp" "${run[*]} mlp" "${run[*]} --processes 2 mlp"; do
         read -ra words <<<"$how"
@@ -595,7 +585,6 @@ named() {
 }
 
 @test "a checkpoint that becomes too large is one line, and the one before stays" {
-    cd "$BATS_TEST_TMPDIR"
     local -a run=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --checkpoint-dir c --save-last --epochs 2)
     local -a mlp=(mlp --batch_size 8 --hidden 8000)
     pltrain "${run[@]}" --max-steps 1 "${mlp[@]}" >/dev/null
@@ -611,7 +600,6 @@ named() {
 
 # A stand-in for the mounted groups: the top's limit counts for every group.
 @test "a control group's limit of memory is a limit of the plan, and ends a run that cannot fit" {
-    cd "$BATS_TEST_TMPDIR"
     mkdir -p groups/memory
     export PLUME_CGROUP_ROOT=$PWD/groups
     local -a run=(--max-steps 1 --limit-val-batches 1 --limit-test-batches 1 mlp --hidden 8000) # 600,010 parameters
@@ -630,7 +618,6 @@ named() {
 }
 
 @test "a row of metrics.csv without its end is removed, and told" {
-    cd "$BATS_TEST_TMPDIR"
     local -a run=(--max-steps 2 --log-every 1 --limit-val-batches 1 --limit-test-batches 0 --log-dir l --seed 3 mlp)
     pltrain "${run[@]}"
     cp l/metrics.csv whole

@@ -27,6 +27,16 @@ for file in bench/*.py; do
         found "$file:1: it begins with #! and is not executable"
 done
 
+# A program that a test starts in the source folder leaves its files there, and `git add -A` takes them along.
+root='.ci|.clang-format|.clang-tidy|.editorconfig|.gitignore|CONTRIBUTING.md|HACKING.md|LICENSE|NEWS.md|README.md'
+root+='|SECURITY.md|bench|common|data|dev|dev.d|doc|examples|include|kernels|launcher|man|meson.build'
+root+='|meson_options.txt|modules|runtime|spank_plugin|templates|tests'
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    found_lines 'no entry of the root folder; if it is meant, name it here' < <(
+        git ls-files | cut -d/ -f1 | sort -u | grep -vxE "${root//./\\.}" | sed 's/$/:1/' || true
+    )
+fi
+
 # Other calls that we do not make are the compiler's business: common/base/banned.h.
 mapfile -t libraries < <(
     printf '%s\n' "${code[@]}" | grep -vE '^(tests|examples)/|(^|/)main_[^/]*\.c$' || true
