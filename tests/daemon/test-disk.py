@@ -388,17 +388,20 @@ def test_facts_left_out_are_said_at_once(step):
 
 
 def test_first_in_the_log(step):
-    """What a program has said before an answer is in the log before the answer, but for the few times that
-    a busy host does not let the writer run in the time that the hub waits for it."""
-    d, starters = running(step, 1)
+    """What a program has said before an answer is in the log before the answer, though each write takes a
+    while; but for the times that a busy host does not let the writer run in the time that the hub waits."""
+    library = os.environ.get("FAKE_STALE")
+    env = {"LD_PRELOAD": library, "FAKE_STALE": step.dir, "FAKE_STALE_DIR": step.trial(),
+           "FAKE_STALE_LAGS": "1"} if library else {}
+    d, starters = running(step, 1, **env)
     program, late = step.keep(d.rank("program", 0)), 0
-    for i in range(200):
+    for i in range(100):
         program.send(type="fact", key=f"k{i % 10}", value=str(i))
         program.send(type="exchange", name=f"e{i}", value="")
         program.expect("exchanged")
         late += sum(e["type"] == "fact" for e in step.lines("events.jsonl")) <= i
     end(d, starters)
-    assert late < 5, late
+    assert late < 50, late
 
 
 def test_full_output_file(step):

@@ -3,7 +3,8 @@
  * what is open in a folder with FAKE_STALE_DIR in its path fail with ESTALE. With FAKE_STALE_LATE
  * only fsync(2) and close(2) do: the client had taken what the server then refused. With
  * FAKE_STALE_SLOW nothing fails, and fsync(2) waits until the file FAKE_STALE is gone. With
- * FAKE_STALE_BLOCKS every call waits for that: the server does not answer. */
+ * FAKE_STALE_BLOCKS every call waits for that: the server does not answer. With FAKE_STALE_LAGS
+ * nothing fails, and each call takes a little longer. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #define SLOW_S 60
+#define LAG_MS 2
 
 #define VISIBLE __attribute__((visibility("default")))
 
@@ -63,8 +65,23 @@ static void await(int fd)
         poll(NULL, 0, 10); /* the disk is slow until the test lets it go */
 }
 
+/* True if calls do nothing but take longer. */
+static bool lags(int fd)
+{
+    int error = errno;
+
+    if (!getenv("FAKE_STALE_LAGS"))
+        return false;
+    if (is_open_stale(fd))
+        poll(NULL, 0, LAG_MS);
+    errno = error;
+    return true;
+}
+
 static bool is_stale(int fd)
 {
+    if (lags(fd))
+        return false;
     if (blocks())
         await(fd);
     return !is_late() && !is_slow() && is_open_stale(fd);
@@ -76,6 +93,8 @@ VISIBLE int fsync(int fd)
 
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "fsync");
+    if (lags(fd))
+        return real(fd);
     if (is_slow()) {
         await(fd);
         return real(fd);
