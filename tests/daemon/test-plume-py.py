@@ -3,6 +3,7 @@
 """examples/report/plume.py, in processes of its own, with a real daemon and without one."""
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -226,20 +227,18 @@ print(plume.should_stop(), plume._told, plume.should_stop())
 def test_should_stop(step):
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         p = program("""
-import signal
+import signal, sys
 print(plume.should_stop(), flush=True)
 while not plume.should_stop():
     signal.pause()
-print("saved")
+print("saved", flush=True)
+sys.stdin.read()
 """, wait=False)
         equal(p.stdout.readline(), "False\n")
         p.send_signal(number)
-        # The signal may come before pause(): a second one is harmless.
-        while p.poll() is None:
-            try:
-                p.wait(0.2)
-            except subprocess.TimeoutExpired:
-                p.send_signal(number)
+        # The signal may come before pause(): a second one is harmless until Python ends.
+        while not select.select([p.stdout], [], [], 0.2)[0]:
+            p.send_signal(number)
         equal((p.communicate(timeout=LIMIT)[0], p.returncode), ("saved\n", 0))
     # The program's own handler stays.
     equal(program("""
