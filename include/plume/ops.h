@@ -8,6 +8,10 @@
 
 #include "plume/module.h" /* which includes this at its end; whichever is first, both are there */
 
+/* The number in struct plume_op_args' `i` that is not 0 if an op is to run in f32 at each level of
+ * mixed precision: plume/ops_f32.h. */
+#define PLUME_OP_ARG_F32 7
+
 enum plume_activation {
     PLUME_IDENTITY = 0,
     PLUME_RELU = 1,      /* max(x, 0) */
@@ -380,6 +384,7 @@ static inline plume_tensor *plume_attention_of(struct plume_context *pl,
     return plume_op_call(pl, PLUME_OP_ATTENTION, in, 3, &args);
 }
 
+#include "plume/ops_f32.h"
 #include "plume/ops_index.h"
 #include "plume/ops_math.h"
 

@@ -253,14 +253,14 @@ static inline plume_tensor *plume_nll(struct plume_context *pl,
             pl, "nll: the labels have other dimensions than the rows: is one transposed?", log_p,
             labels);
     labels = plume_reshape(pl, labels, 1, &all);
-    own = plume_gather_but(pl, plume_reshape(pl, log_p, 2, flat), 1,
-                           plume_reshape(pl, labels, 2, column), 0, ignore);
+    own = pl_f32_gather(pl, plume_reshape(pl, log_p, 2, flat), 1,
+                        plume_reshape(pl, labels, 2, column), 0, 1, ignore);
     own = plume_reshape(pl, own, 1, &all);
     if (!weights)
         weights = plume_full(pl, 1, &shape[last], 1);
-    weight = plume_gather_but(pl, weights, 0, labels, 1, ignore);
-    return plume_div(pl, plume_scale(pl, plume_sum(pl, plume_mul(pl, own, weight), 0, 1), -1, 0),
-                     plume_sum(pl, weight, 0, 1));
+    weight = pl_f32_gather(pl, weights, 0, labels, 1, 1, ignore);
+    own = pl_f32_sum(pl, pl_f32_mul(pl, own, weight), 0, 1);
+    return pl_f32_div(pl, pl_f32_scale(pl, own, -1, 0), pl_f32_sum(pl, weight, 0, 1));
 }
 
 /* plume_nll() of log softmax(logits): plume_cross_entropy() with classes' weights and rows to

@@ -10,10 +10,10 @@
 #include <errno.h>
 #include <math.h>
 
-/* Mean of all elements, [1]. */
+/* Mean of all elements, [1], in f32. */
 static inline plume_tensor *plume_mean_of_all(struct plume_context *pl, plume_tensor *x)
 {
-    return plume_mean(pl, x, 0, PLUME_RANK_MAX);
+    return pl_f32_mean(pl, x, 0, PLUME_RANK_MAX);
 }
 
 /* x, which plume_sum() made of `like`, with the dimensions first .. end - 1 that are gone: of 1. */
@@ -66,12 +66,12 @@ plume_prod(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
     for (x = plume_one_dim(pl, x, first, end); n > 1; n /= 2) {
         if (n % 2) {
             last = plume_slice(pl, x, first, n - 1, 1);
-            odd = odd ? plume_mul(pl, odd, last) : last;
+            odd = odd ? pl_f32_mul(pl, odd, last) : last;
         }
-        x = plume_mul(pl, plume_slice(pl, x, first, 0, n / 2),
-                      plume_slice(pl, x, first, n / 2, n / 2));
+        x = pl_f32_mul(pl, plume_slice(pl, x, first, 0, n / 2),
+                       plume_slice(pl, x, first, n / 2, n / 2));
     }
-    return plume_drop_dim(pl, odd ? plume_mul(pl, x, odd) : x, first);
+    return plume_drop_dim(pl, odd ? pl_f32_mul(pl, x, odd) : x, first);
 }
 
 /* log of the sum of e^x over dimensions first .. end - 1, which are removed as by plume_sum(). No
@@ -86,15 +86,21 @@ plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t 
     const size_t one = 1;
 
     if (plume_count_of(pl, x, first, end)) {
-        most = plume_detach(pl, plume_max(pl, plume_one_dim(pl, x, first, end), first));
-        infinite = plume_eq(pl, plume_abs(pl, most), plume_full(pl, 1, &one, HUGE_VAL));
+        most = plume_one_dim(pl, x, first, end);
+        most = pl_f32_gather(pl, most, first, plume_topk_index(pl, most, first, 1), 0, 0, 0);
+        most = pl_f32_detach(pl, plume_drop_dim(pl, most, first));
+        infinite = pl_f32_map(pl, most, PLUME_MAP_ABS, 0, 0);
+        infinite =
+            pl_f32_choose(pl, infinite, plume_full(pl, 1, &one, HUGE_VAL), NULL, PLUME_CHOOSE_EQ);
         /* An element that is finite beside an infinity gives e^x <= 1, and its gradient 0. */
-        most = plume_where(pl, infinite, plume_largest(pl), most);
+        most = pl_f32_choose(pl, infinite, plume_largest(pl), most, PLUME_CHOOSE_WHERE);
         most = plume_keep_dims(pl, most, x, first, end);
     }
-    sum = plume_sum(pl, plume_exp(pl, plume_sub(pl, x, most)), first, end);
+    sum = pl_f32_map(pl, pl_f32_sub(pl, x, most), PLUME_MAP_EXP, 0, 0);
+    sum = pl_f32_sum(pl, sum, first, end);
     rank = sum ? pl->api->shape(sum, shape) : 0;
-    return plume_add(pl, plume_ln(pl, sum), plume_reshape(pl, most, rank, shape));
+    return pl_f32_add(pl, pl_f32_map(pl, sum, PLUME_MAP_LOG, 0, 0),
+                      plume_reshape(pl, most, rank, shape));
 }
 
 /* The variance over dimensions first .. end - 1 of n elements, which are removed as by plume_sum():
@@ -104,7 +110,7 @@ static inline plume_tensor *
 plume_var(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, double correction)
 {
     size_t n = plume_count_of(pl, x, first, end);
-    plume_tensor *mean = plume_detach(pl, plume_mean(pl, x, first, end)), *d;
+    plume_tensor *mean = pl_f32_detach(pl, pl_f32_mean(pl, x, first, end)), *d;
     char text[128];
 
     if (!x || !mean)
@@ -117,18 +123,21 @@ plume_var(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, d
         return NULL;
     }
     /* The mean's own gradient is the sum of all d, and so zero. */
-    d = plume_sub(pl, x, plume_keep_dims(pl, mean, x, first, end));
-    return plume_scale(pl, plume_sum(pl, plume_mul(pl, d, d), first, end),
-                       1 / ((double)n - correction), 0);
+    d = pl_f32_sub(pl, x, plume_keep_dims(pl, mean, x, first, end));
+    return pl_f32_scale(pl, pl_f32_sum(pl, pl_f32_mul(pl, d, d), first, end),
+                        1 / ((double)n - correction), 0);
 }
 
-/* sqrt(x), whose gradient is 0 where x is 0. */
+/* sqrt(x), whose gradient is 0 where x is 0; in f32. */
 static inline plume_tensor *plume_root(struct plume_context *pl, plume_tensor *x)
 {
     const size_t one = 1;
-    plume_tensor *zero = plume_full(pl, 1, &one, 0), *is_zero = plume_eq(pl, x, zero);
+    plume_tensor *zero = plume_full(pl, 1, &one, 0);
+    plume_tensor *is_zero = pl_f32_choose(pl, x, zero, NULL, PLUME_CHOOSE_EQ);
 
-    return plume_masked_fill(pl, plume_sqrt(pl, plume_masked_fill(pl, x, is_zero, 1)), is_zero, 0);
+    x = pl_f32_choose(pl, is_zero, plume_full(pl, 1, &one, 1), x, PLUME_CHOOSE_WHERE);
+    x = pl_f32_map(pl, x, PLUME_MAP_SQRT, 0, 0);
+    return pl_f32_choose(pl, is_zero, zero, x, PLUME_CHOOSE_WHERE);
 }
 
 /* The square root of plume_var(). Where all elements are equal its gradient is 0. */
@@ -143,7 +152,7 @@ plume_std(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, d
 static inline plume_tensor *
 plume_norm(struct plume_context *pl, plume_tensor *x, size_t first, size_t end)
 {
-    return plume_root(pl, plume_sum(pl, plume_mul(pl, x, x), first, end));
+    return plume_root(pl, pl_f32_sum(pl, pl_f32_mul(pl, x, x), first, end));
 }
 
 /* 0 if plume_add() would repeat both a and b, as [rows] and [rows, 1], and so pair each element of
@@ -169,7 +178,7 @@ static inline plume_tensor *plume_l1(struct plume_context *pl, plume_tensor *a, 
 {
     if (a && b && !plume_two_fit(pl, a, b, 0))
         return plume_refuse_two(pl, "l1: the two have other dimensions: is one transposed?", a, b);
-    return plume_mean_of_all(pl, plume_abs(pl, plume_sub(pl, a, b)));
+    return plume_mean_of_all(pl, pl_f32_map(pl, pl_f32_sub(pl, a, b), PLUME_MAP_ABS, 0, 0));
 }
 
 /* Mean of d^2 / 2 where d = |a - b| is at most delta, else of delta (d - delta / 2) (Huber 1964),
@@ -183,11 +192,11 @@ plume_huber(struct plume_context *pl, plume_tensor *a, plume_tensor *b, double d
     if (a && b && !plume_two_fit(pl, a, b, 0))
         return plume_refuse_two(pl, "huber: the two have other dimensions: is one transposed?", a,
                                 b);
-    d = plume_abs(pl, plume_sub(pl, a, b));
-    linear = plume_scale(pl, d, delta, -0.5 * delta * delta);
-    inside = plume_le(pl, d, plume_full(pl, 1, &one, delta));
-    square = plume_scale(pl, plume_mul(pl, d, d), 0.5, 0);
-    return plume_mean_of_all(pl, plume_where(pl, inside, square, linear));
+    d = pl_f32_map(pl, pl_f32_sub(pl, a, b), PLUME_MAP_ABS, 0, 0);
+    linear = pl_f32_scale(pl, d, delta, -0.5 * delta * delta);
+    inside = pl_f32_choose(pl, d, plume_full(pl, 1, &one, delta), NULL, PLUME_CHOOSE_LE);
+    square = pl_f32_scale(pl, pl_f32_mul(pl, d, d), 0.5, 0);
+    return plume_mean_of_all(pl, pl_f32_choose(pl, inside, square, linear, PLUME_CHOOSE_WHERE));
 }
 
 /* Mean of the binary cross-entropy of sigmoid(logits) and targets in [0, 1], in nats, [1]: of
@@ -204,8 +213,8 @@ plume_bce_with_logits(struct plume_context *pl, plume_tensor *logits, plume_tens
         return plume_refuse_two(
             pl, "bce_with_logits: the two have other dimensions: is one transposed?", logits,
             targets);
-    return plume_mean_of_all(
-        pl, plume_sub(pl, plume_softplus(pl, logits), plume_mul(pl, logits, targets)));
+    return plume_mean_of_all(pl, pl_f32_sub(pl, pl_f32_map(pl, logits, PLUME_MAP_SOFTPLUS, 0, 0),
+                                            pl_f32_mul(pl, logits, targets)));
 }
 
 /* Cross-entropy with labels of which each other class gets smoothing / classes (arXiv 1512.00567):
@@ -218,8 +227,8 @@ static inline plume_tensor *plume_cross_entropy_smooth(struct plume_context *pl,
     plume_tensor *labelled = plume_cross_entropy(pl, logits, labels);
     plume_tensor *even = plume_mean_of_all(pl, plume_log_softmax(pl, logits));
 
-    return plume_sub(pl, plume_scale(pl, labelled, 1 - smoothing, 0),
-                     plume_scale(pl, even, smoothing, 0));
+    return pl_f32_sub(pl, pl_f32_scale(pl, labelled, 1 - smoothing, 0),
+                      pl_f32_scale(pl, even, smoothing, 0));
 }
 
 /* Sum of p (log p - log_q) over all elements, divided by the first dimension of p (PyTorch's
@@ -233,11 +242,13 @@ plume_kl_div(struct plume_context *pl, plume_tensor *log_q, plume_tensor *p)
     if (log_q && p && !plume_two_fit(pl, log_q, p, 1))
         return plume_refuse_two(pl, "kl_div: the two have other dimensions: is one transposed?",
                                 log_q, p);
-    log_p = plume_ln(pl, plume_clamp(pl, p, 1.17549435e-38, HUGE_VAL));
-    sum = plume_sum(pl, plume_mul(pl, p, plume_sub(pl, log_p, log_q)), 0, PLUME_RANK_MAX);
+    log_p = pl_f32_map(pl, p, PLUME_MAP_CLAMP, 1.17549435e-38, HUGE_VAL); /* f16 has 0 for it */
+    log_p = pl_f32_map(pl, log_p, PLUME_MAP_LOG, 0, 0);
+    sum = pl_f32_mul(pl, p, pl_f32_sub(pl, log_p, log_q));
+    sum = pl_f32_sum(pl, sum, 0, PLUME_RANK_MAX);
     if (p)
         pl->api->shape(p, shape);
-    return plume_scale(pl, sum, 1 / (double)shape[0], 0);
+    return pl_f32_scale(pl, sum, 1 / (double)shape[0], 0);
 }
 
 /* x / sqrt(mean of x^2 + eps) gamma, the mean over the last dimension n (arXiv 1910.07467); gamma

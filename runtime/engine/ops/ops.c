@@ -64,6 +64,7 @@ int pl_op_call(struct pl_tape *tape,
                struct pl_error *err)
 {
     struct pl_op_request req = {.name = pl_op_name(op), .in = in, .n_in = n_in};
+    int r;
 
     if ((size_t)op >= PL_COUNT(table) || !table[op].build)
         return pl_error_set(err, -ENOSYS,
@@ -75,5 +76,8 @@ int pl_op_call(struct pl_tape *tape,
                             table[op].least, table[op].most, n_in);
     if (args)
         req.args = *args;
-    return table[op].build(tape, &req, ret, err);
+    tape->always_f32 = req.args.i[PLUME_OP_ARG_F32] != 0;
+    r = table[op].build(tape, &req, ret, err);
+    tape->always_f32 = false;
+    return r;
 }

@@ -123,6 +123,15 @@ static plume_tensor *stand_in(const struct tracer *tr, plume_tensor *t)
     return local ? local : pl_split_made(tr->from, t);
 }
 
+/* True if the whole tape has cast all inputs to f32, or none was of another type. */
+static bool runs_in_f32(const struct pl_node *node)
+{
+    for (size_t i = 0; i < node->n_in; i++)
+        if (node->in[i] && pl_dtype_is_real(node->in[i]->dtype) && node->in[i]->dtype != PLUME_F32)
+            return false;
+    return node->out->dtype == PLUME_F32;
+}
+
 /* Traces `what`, which has the shape of the rank's part, with the node's op, inputs and memory. */
 static int apply(struct tracer *tr,
                  const struct pl_node *node,
@@ -139,7 +148,9 @@ static int apply(struct tracer *tr,
     what->dtype = node->out->dtype;
     what->saved_bytes = node->saved_bytes / parts;
     what->scratch_bytes = node->scratch_bytes;
+    tr->run->always_f32 = runs_in_f32(node);
     r = pl_tape_apply(tr->run, what, ret, err);
+    tr->run->always_f32 = false;
     if (r == 0) /* these bytes are of 16-bit numbers */
         tr->run->nodes[(*ret)->node].saved_half = node->saved_half / parts;
     return r;

@@ -429,6 +429,8 @@ static enum plume_dtype run_dtype(const struct pl_tape *tape, const struct pl_ap
             widest = what->in[i]->dtype;
     if (widest == 0)
         return 0;
+    if (tape->always_f32)
+        return PLUME_F32;
     if (tape->amp_dtype &&
         (class == PL_CAST_LOW || tape->amp_o3 || (tape->amp_o2 && class == PL_CAST_PROMOTE)))
         return tape->amp_dtype;

@@ -276,7 +276,8 @@ struct pl_tape {
     enum plume_dtype amp_dtype; /* autocast to this 16-bit type; 0 = off */
     bool amp_o2;                /* O2: ops of class promote also run in amp_dtype */
     bool amp_o3;                /* O3: all ops run in it */
-    uint64_t seed, step;        /* of dropout; the user sets them before forward */
+    bool always_f32;     /* the op at hand runs in f32 at all levels; set while it is traced */
+    uint64_t seed, step; /* of dropout; the user sets them before forward */
     /* Of a microbatch: its first row, and its number of rows, so that random numbers are those of
      * the whole batch. rows = 0: this is the whole batch. */
     size_t first_row, rows;
