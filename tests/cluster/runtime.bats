@@ -388,7 +388,7 @@ PY
         for i in 1 2 3; do echo "step $i loss: 0.$RANK$i"; done; echo "acc nan" >&2; printf "loss: 1e-3"'
     rc_is regex 0
     checked regex
-    [ "$(result regex 'd["metrics"], d["step"]')" = "({'loss': 0.001, 'acc': 'nan'}, 3)" ]
+    [ "$(result regex 'sorted(d["metrics"].items()), d["step"]')" = "([('acc', 'nan'), ('loss', 0.001)], 3)" ]
     [ "$(state regex '[r["step"] for r in s["ranks"]]')" = '[3, 3]' ]
     PLUME_METRIC='loss=loss (.*)' ranks plugin plugin -N2 -n2 --plume-metric='x=x=([0-9]+)' -- \
         bash -c 'echo loss 7; echo "x=$((RANK + 1))"'
