@@ -404,6 +404,29 @@ def test_first_in_the_log(step):
     assert late < 50, late
 
 
+def test_output_is_there_with_the_result(step):
+    """Who waits for the result finds all output in the ranks' files, though each write takes a while."""
+    library = os.environ.get("FAKE_STALE")
+    env = {"LD_PRELOAD": library, "FAKE_STALE": step.dir, "FAKE_STALE_DIR": step.trial("attempt-0", "rank-"),
+           "FAKE_STALE_LAGS": "1"} if library else {}
+    d, starters = running(step, 8, **env)
+    text = b"0123456789abcde\n" * 8192
+    for r in starters:
+        r.out.write(text)
+    begin = time.monotonic()
+    for r in starters:
+        r.exited()
+    wait_for("the result", lambda: os.path.exists(step.trial("result.json")))
+    busy = time.monotonic() - begin > 0.5  # the daemon has waited for so long
+    sizes = [os.path.getsize(step.trial("attempt-0", f"rank-{i}.out")) for i in range(8)]
+    for r in starters:
+        equal(r.expect("verdict")["code"], 0)
+        equal(r.out.read_all(), text)
+    equal(d.wait(), 0)
+    if not busy:
+        equal(sizes, [len(text)] * 8)
+
+
 def test_full_output_file(step):
     """A rank's file says where output is missing; Slurm's stream gets all of it."""
     d, starters, _ = full(step)

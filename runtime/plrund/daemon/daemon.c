@@ -21,6 +21,7 @@
 #define BUSY_WAITS 30                /* of so long: the decision may need Slurm's word */
 #define OUTPUT_MS 3000               /* for output that srun does not read */
 #define FILES_MS 1000                /* between two looks at files that are not written */
+#define FILES_FIRST_NS 500000000ull  /* for files to be written before our bye */
 #define LATE_MS 4000u                /* after the grace, for ranks that have not come yet */
 
 static void finish(struct pl_daemon *d);
@@ -190,6 +191,18 @@ static void on_leave_limit(void *ctx)
     }
 }
 
+/* Who sees the trial's result reads the ranks' files at once: they are written before our bye,
+ * unless the file system is slow. What is done in the loop meanwhile goes into the same wait. */
+static void await_files(struct pl_daemon *d)
+{
+    uint64_t until = pl_now_ns() + FILES_FIRST_NS, now;
+
+    while (pl_daemon_files_wait(d) && (now = pl_now_ns()) < until) {
+        pl_disk_wait(d->disk, (unsigned)((until - now) / 1000000) + 1);
+        pl_disk_tell(d->disk);
+    }
+}
+
 /* Takes the next step towards the end, if there is nothing left to wait for. */
 static void settle(struct pl_daemon *d)
 {
@@ -202,6 +215,8 @@ static void settle(struct pl_daemon *d)
         d->bye_ns = pl_now_ns();
         if (d->step.plugin)
             pl_daemon_kill_orphans(d, UINT_MAX, 0);
+        if (!d->bye_ok)
+            await_files(d);
         pl_daemon_send_metrics(d);
         pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_BYE});
     }
