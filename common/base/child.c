@@ -11,6 +11,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#define KILLED_MS 1000 /* a child that a file system holds outlives SIGKILL: it is left */
+
 /* Our ends of a child's pipes. */
 struct pipes {
     int out[2], err[2], exec_error[2];
@@ -183,8 +185,7 @@ static int follow(struct pipes *p,
         return 0;
     kill(-pid, SIGKILL);
     kill(pid, SIGKILL);
-    while (waitpid(pid, &ret->status, 0) < 0 && errno == EINTR)
-        ;
+    reap(pid, KILLED_MS, &ret->status);
     if (why.code)
         return pl_error_set(err, r, "%s", why.text);
     if (r == -ETIMEDOUT)

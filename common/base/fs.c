@@ -54,6 +54,9 @@ int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err)
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (!*copy)
         return pl_error_set(err, -ENOENT, "cannot make a folder without a name");
+    /* On a file system that takes no writes, mkdir(2) waits even if the folder exists. */
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return 0;
     for (char *p = copy + 1;; p++) {
         char c = *p;
 
@@ -76,10 +79,11 @@ int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err)
 int pl_mkdir_private(const char *path, struct pl_error *err)
 {
     struct stat st;
+    bool there = lstat(path, &st) == 0; /* mkdir(2) may wait even then: see pl_mkdir_p() */
 
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+    if (!there && mkdir(path, 0700) < 0 && errno != EEXIST)
         return pl_error_errno(err, errno, "cannot make folder '%s'", path);
-    if (lstat(path, &st) < 0)
+    if (!there && lstat(path, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at '%s'", path);
     if (!S_ISDIR(st.st_mode))
         return pl_error_set(err, -ENOTDIR, "'%s' exists but is not a directory", path);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/slurm/slurm_cache.h"
+#include "common/base/child.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -12,6 +13,60 @@
 
 #define LOCK_MS 8000 /* more than the longest question takes, ASK_LIMIT_MS in slurm_jobs.c */
 #define LOCK_STEP_MS 20
+#define WRITE_MS 1000
+
+/* One thing that writes to the folder of the cache. */
+struct change {
+    const char *dir, *path; /* of a file to make; NULL: a change of fd */
+    int fd;
+    const struct pl_buf *text; /* NULL: fd expires */
+};
+
+static int make_file(const char *dir, const char *path)
+{
+    _cleanup_close_ int fd = -EBADF;
+
+    if (pl_mkdir_private(dir, NULL) < 0)
+        return PL_EXIT_FAILED;
+    fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return fd < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+}
+
+static int do_change(void *ctx, int answer)
+{
+    static const struct timespec never[2] = {{0, UTIME_OMIT}, {0, 0}};
+    const struct change *c = ctx;
+    const int keep[] = {PL_MIN(answer, c->fd), PL_MAX(answer, c->fd)};
+
+    pl_close_from(STDERR_FILENO + 1, keep, PL_COUNT(keep));
+    if (c->path)
+        return make_file(c->dir, c->path);
+    if (!c->text)
+        return futimens(c->fd, never) < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+    if (ftruncate(c->fd, 0) == 0 && lseek(c->fd, 0, SEEK_SET) == 0 &&
+        pl_write_all(c->fd, c->text->data, c->text->len) == 0)
+        return PL_EXIT_OK;
+    return ftruncate(c->fd, 0) < 0 ? PL_EXIT_PARTIAL : PL_EXIT_FAILED;
+}
+
+/* A file system that takes no writes, as a frozen one, makes the writer wait, and not even SIGKILL
+ * ends it. So a child writes: it is left to its wait, and this process uses no cache any more. */
+static int change(struct change c)
+{
+    static bool blocked;
+    struct pl_child child = {0};
+    struct pl_error err = {0};
+    int r = blocked ? -ETIMEDOUT : pl_child_call(do_change, &c, WRITE_MS, &child, &err);
+
+    if (r == 0 && child.status != 0)
+        r = -EIO;
+    if (r < 0)
+        pl_log_debug("slurm", "cannot write the cache: %s",
+                     err.code ? pl_error_text(&err) : strerror(-r));
+    blocked = r == -ETIMEDOUT;
+    pl_child_finish(&child);
+    return r;
+}
 
 /* Waits as long as the process with the lock may take to ask Slurm. A process that its user has
  * stopped keeps the lock for ever: it is not waited for. 0, -ETIMEDOUT or another negative errno.
@@ -57,10 +112,13 @@ static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *e
     path = dir && name ? pl_path_join(dir, name) : NULL;
     if (!path)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = pl_mkdir_private(dir, err);
+    if (lstat(path, &st) < 0) /* also lets open(2) find the name without a wait */
+        change((struct change){.dir = dir, .path = path, .fd = -EBADF});
+    r = lstat(dir, &st) == 0 ? pl_mkdir_private(dir, err)
+                             : pl_error_errno(err, errno, "cannot make folder '%s'", dir);
     if (r < 0)
         return r;
-    fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot open '%s'", path);
     if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1 ||
@@ -114,19 +172,14 @@ int pl_slurm_cache_read(int fd, json_t **ret)
 
 void pl_slurm_cache_write(int fd, const struct pl_buf *text)
 {
-    if (ftruncate(fd, 0) < 0 || lseek(fd, 0, SEEK_SET) < 0 ||
-        pl_write_all(fd, text->data, text->len) < 0) {
-        pl_log_debug("slurm", "cannot write the cache: errno %d", errno);
-        if (ftruncate(fd, 0) < 0)
-            return;
-    }
+    if (change((struct change){.fd = fd, .text = text}) == -ETIMEDOUT)
+        flock(fd, LOCK_UN); /* the child has it, too, and others must not wait for it */
 }
 
 void pl_slurm_cache_expire(const char *name, uid_t uid)
 {
-    static const struct timespec never[2] = {{0, UTIME_OMIT}, {0, 0}};
     _cleanup_close_ int fd = pl_slurm_cache_open(name, uid);
 
-    if (fd >= 0 && futimens(fd, never) < 0)
-        pl_log_debug("slurm", "cannot mark the cache: errno %d", errno);
+    if (fd >= 0 && change((struct change){.fd = fd}) == -ETIMEDOUT)
+        flock(fd, LOCK_UN);
 }

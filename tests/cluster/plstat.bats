@@ -327,3 +327,26 @@ TXT
     SLURM_CONF=/nonexistent run -1 plstat doctor --check
     [ "$output" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
 }
+
+@test "a home whose file system takes no writes delays plstat, and does not stop it" {
+    need_root
+    truncate -s 16M image && mkdir disk
+    { mkfs.ext4 -q -O ^has_journal image && mount -o loop image disk; } 2>/dev/null || skip "no file system to freeze"
+    export PLUME_HOME=$WORK/disk/plume
+    run -0 plsubmit --parsable --wait -- true
+    sweep=${output%%;*}
+    rm -rf "$PLUME_HOME/cache"
+    fsfreeze -f disk
+    for i in 1 2; do
+        { plstat >"out.$i" 2>&1; echo "$?" >"rc.$i"; } 3>&- &
+    done
+    wait_until 60 test -s rc.1 && wait_until 60 test -s rc.2 || echo "plstat hangs"
+    [ "$(cat rc.1 rc.2)" = $'0\n0' ] || bad=1
+    fsfreeze -u disk # what is written now is no file of the answer
+    wait
+    umount -l disk
+    cat out.1 out.2
+    [ -z "${bad:-}" ]
+    grep -q "$sweep  *done" out.1
+    grep -q "$sweep  *done" out.2
+}
