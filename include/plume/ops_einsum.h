@@ -100,6 +100,14 @@ static inline int pl_einsum_sizes(struct plume_context *pl,
     for (size_t d = 0; d < n; d++) {
         size_t *size = &sizes[(unsigned char)v->letters[d]];
 
+        if (shape[d] == 0) {
+            if (v->letters[d] < 'A')
+                pl_einsum_refuse(pl, form,
+                                 "takes no empty tensors: of size 0 is a dimension of '...'", 0);
+            else
+                pl_einsum_refuse(pl, form, "takes no empty tensors: of size 0 is", v->letters[d]);
+            return -EINVAL;
+        }
         if (*size > 1 && shape[d] > 1 && *size != shape[d]) {
             if (v->letters[d] < 'A')
                 pl_einsum_refuse(pl, form, "two sizes has a dimension of '...'", 0);

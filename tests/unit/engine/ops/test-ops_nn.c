@@ -356,7 +356,7 @@ static void test_forms_that_einsum_refuses(void **state)
         {"ij,kl->i->", 1, "takes letters, ',', '->' and one '...' a tensor, not '-'"},
     };
     struct step step;
-    plume_tensor *a, *b, *list[3];
+    plume_tensor *a, *b, *none, *list[3];
 
     (void)state;
     begin(&step);
@@ -370,6 +370,14 @@ static void test_forms_that_einsum_refuses(void **state)
         assert_null(plume_einsum(&step.pl, refused[i].form, a, refused[i].two ? b : NULL));
         assert_string_equal(step.text, text);
     }
+    none = REAL(2, 0);
+    assert_null(plume_einsum(&step.pl, "ij->i", none, NULL));
+    assert_string_equal(step.text, "einsum 'ij->i': takes no empty tensors: of size 0 is 'j'");
+    assert_null(plume_einsum(&step.pl, "ji->ij", none, NULL));
+    assert_string_equal(step.text, "einsum 'ji->ij': takes no empty tensors: of size 0 is 'i'");
+    assert_null(plume_einsum(&step.pl, "i...->...i", none, NULL));
+    assert_string_equal(step.text, "einsum 'i...->...i': takes no empty tensors: of size 0 is a "
+                                   "dimension of '...'");
     assert_non_null(plume_einsum(&step.pl, " ij , Kl -> i K ", a, b));
     list[0] = list[2] = a;
     list[1] = b;
