@@ -256,6 +256,25 @@ bits() {
     says 1 "chosen by 'val_f1', which nothing logs" --checkpoint-dir c --monitor val_f1 mlp
 }
 
+@test "early stopping has ended a run also for its checkpoint, unless it may wait longer now" {
+    local -a args=(--epochs 9 --limit-train-batches 12 --limit-val-batches 1 --limit-test-batches 1)
+    local -a stop=(--early-stop val_loss --early-stop-mode max --patience 2)
+    for interval in 5 1.0; do
+        args+=(--val-check-interval "$interval")
+        pltrain "${args[@]}" "${stop[@]}" --checkpoint-dir d$interval --save-last mlp >whole
+        run -0 --separate-stderr pltrain "${args[@]}" "${stop[@]}" --resume d$interval/last.ckpt mlp
+        [ "$(grep hash <<<"$output")" = "$(grep hash whole)" ] || { echo "$output"; cat whole; false; }
+        [[ $stderr == *"early stopping has ended this run before its checkpoint was saved"* ]]
+        ! grep '^epoch' <<<"$output"
+        run -0 --separate-stderr pltrain "${args[@]}" "${stop[@]}" --patience 4 --resume d$interval/last.ckpt mlp
+        [ -z "$stderr" ]
+        [ "$(grep -c '^epoch' <<<"$output")" -ge 2 ]
+        # Without the option it goes on, too.
+        run -0 --separate-stderr pltrain "${args[@]}" --resume d$interval/last.ckpt mlp
+        grep -q '^epoch 9/9' <<<"$output"
+    done
+}
+
 @test "weights alone are for another start" {
     args=(--optimizer adamw --hparam lr=0.003)
     pltrain "${args[@]}" --epochs 2 --checkpoint-dir c --save-last --save-weights-only mlp

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/config/early_stop.h"
+#include "common/base/macros.h"
 
 #include <math.h>
 
@@ -16,4 +17,16 @@ bool pl_early_stop_look(struct pl_early_stop *stop,
         return false;
     }
     return ++stop->waited >= rule->patience;
+}
+
+void pl_early_stop_end(struct pl_early_stop *stop, const struct pl_early_stop_rule *rule)
+{
+    stop->ended = true;
+    stop->waited = PL_MAX(stop->waited, rule->patience); /* a value that is not finite waits not */
+}
+
+bool pl_early_stop_has_ended(const struct pl_early_stop *stop,
+                             const struct pl_early_stop_rule *rule)
+{
+    return rule->monitor && stop->ended && stop->waited >= rule->patience;
 }

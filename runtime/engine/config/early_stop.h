@@ -21,11 +21,19 @@ struct pl_early_stop {
     bool any; /* best is set */
     double best;
     uint64_t waited; /* validations since the best one */
+    bool ended;      /* it has ended the training */
 };
 
 /* Adds the value of one more validation. Returns true if training must end. */
 bool pl_early_stop_look(struct pl_early_stop *stop,
                         const struct pl_early_stop_rule *rule,
                         double value);
+
+/* It ends the training: a run that goes on with this state has nothing to do. */
+void pl_early_stop_end(struct pl_early_stop *stop, const struct pl_early_stop_rule *rule);
+
+/* True if it has ended the training, and would with this rule, too. */
+bool pl_early_stop_has_ended(const struct pl_early_stop *stop,
+                             const struct pl_early_stop_rule *rule);
 
 #endif

@@ -93,8 +93,21 @@ static void check_early_stop(struct pl_trainer *t)
         return;
     /* Before the minimum of epochs and steps it has no effect, as in Lightning. */
     if (pl_early_stop_look(&t->state.stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
-        t->state.epoch + 1 >= t->options->min_epochs && t->state.step >= t->options->min_steps)
+        t->state.epoch + 1 >= t->options->min_epochs && t->state.step >= t->options->min_steps) {
         t->stopping = true;
+        pl_early_stop_end(&t->state.stop, rule);
+    }
+}
+
+/* A checkpoint of a run that early stopping has ended: what follows its training is to be done. */
+static void stay_stopped(struct pl_trainer *t)
+{
+    t->state.stop.ended = pl_early_stop_has_ended(&t->state.stop, &t->options->stop);
+    t->stopping |= t->state.stop.ended;
+    if (t->state.stop.ended && t->comm->rank == 0)
+        pl_log_warn("train",
+                    "early stopping has ended this run before its checkpoint was saved: to go on "
+                    "with it give a larger --patience");
 }
 
 /* extra: as pl_eval_run(). */
@@ -518,6 +531,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
 
     t->fit_ns = t->last_agree_ns = pl_now_ns();
     t->next_agree_step = t->state.step + 1;
+    stay_stopped(t);
     if (epochs > 0)
         pl_print_batch(t);
     if (r == 0)

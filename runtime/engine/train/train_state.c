@@ -69,12 +69,13 @@ static int save_callbacks(const struct pl_visit *v, struct pl_train_state *s)
 {
     _cleanup_(pl_buf_finish) struct pl_buf b = {0};
     struct pl_visit_object stop = pl_visit_open(v, NULL);
-    uint64_t any = s->stop.any;
+    uint64_t any = s->stop.any, ended = s->stop.ended;
     int r;
 
     pl_visit_u64(&stop, "any", &any, 1);
     pl_visit_u64(&stop, "waited", &s->stop.waited, UINT64_MAX);
     pl_visit_double(&stop, "best", &s->stop.best);
+    pl_visit_u64(&stop, "ended", &ended, 1);
     r = stop.r < 0 ? stop.r : pl_buf_addf(&b, "{\"early_stopping\":{%s}", pl_buf_str(&stop.buf));
     pl_visit_close(&stop);
     if (r == 0 && s->retention)
@@ -98,13 +99,17 @@ static void load_callbacks(const struct pl_visit *v, struct pl_train_state *s)
         pl_visit_open(v, json ? pl_json_get_text(json, "early_stopping") : NULL);
     _cleanup_free_ char *kept = json ? pl_json_get_text(json, "model_checkpoint") : NULL;
     struct pl_early_stop next = {0};
-    struct pl_mini_value metrics;
-    uint64_t any = 0;
+    struct pl_mini_value metrics, unused;
+    uint64_t any = 0, ended = 0;
 
     pl_visit_u64(&stop, "any", &any, INT64_MAX);
     pl_visit_u64(&stop, "waited", &next.waited, INT64_MAX);
     pl_visit_double(&stop, "best", &next.best);
+    /* Checkpoints of earlier versions lack it. */
+    if (stop.text && pl_mini_find(stop.text, "ended", &unused) == 0)
+        pl_visit_u64(&stop, "ended", &ended, 1);
     next.any = any != 0;
+    next.ended = ended != 0;
     if (stop.r == 0)
         s->stop = next;
     pl_visit_close(&stop);

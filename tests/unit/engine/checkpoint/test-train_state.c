@@ -160,7 +160,7 @@ static void test_resume_is_exact(void **state)
     a.state.step = 9;
     a.state.batch = 10;
     a.state.samples_per_step = 8 * 4; /* 4 ranks with batches of 8 */
-    a.state.stop = (struct pl_early_stop){.any = true, .best = 0.5, .waited = 3};
+    a.state.stop = (struct pl_early_stop){.any = true, .best = 0.5, .waited = 3, .ended = true};
     for (unsigned i = 0; i < 3; i++) {
         step(&a, i);
         assert_int_equal(pl_optimizers_schedule(&a.optimizers, false, one, &loss, NULL), 0);
@@ -173,6 +173,7 @@ static void test_resume_is_exact(void **state)
     assert_int_equal(b.state.step, 9);
     assert_int_equal(b.state.batch, 20);
     assert_true(b.state.stop.any && b.state.stop.best == 0.5 && b.state.stop.waited == 3);
+    assert_true(b.state.stop.ended);
     assert_true(b.scaler.scale == 1024 && b.scaler.good_steps == 80);
     assert_true(b.statistics[2] == 0.25f);
     assert_true(b.optimizers.list[0].schedule.lr == a.optimizers.list[0].schedule.lr);
