@@ -14,6 +14,12 @@ static struct pl_hlo_value is_nan(struct pl_hlo *h, struct pl_hlo_value x)
     return pl_hlo_compare(h, "NE", x, x);
 }
 
+/* -1, 0 or 1; 0 for a NaN, of which StableHLO's is a NaN. */
+static struct pl_hlo_value sign(struct pl_hlo *h, struct pl_hlo_value x)
+{
+    return pl_hlo_select(h, is_nan(h, x), zero(h, x), pl_hlo_one(h, "sign", x));
+}
+
 static struct pl_hlo_value times(struct pl_hlo *h, struct pl_hlo_value a, struct pl_hlo_value b)
 {
     return pl_hlo_two(h, "multiply", a, b);
@@ -73,7 +79,7 @@ function(struct pl_hlo *h, enum pl_map fn, double p, double q, struct pl_hlo_val
     case PL_MAP_ROUND:
         return pl_hlo_one(h, "round_nearest_even", x);
     case PL_MAP_SIGN:
-        return pl_hlo_select(h, is_nan(h, x), zero(h, x), pl_hlo_one(h, "sign", x));
+        return sign(h, x);
     case PL_MAP_ERF:
         return pl_lower_erf(h, x);
     case PL_MAP_TAN:
@@ -121,7 +127,7 @@ static struct pl_hlo_value slope(struct pl_hlo *h,
     case PL_MAP_POW:
         return p == 0 ? zero(h, x) : pl_hlo_with(h, "multiply", power(h, x, p - 1), p);
     case PL_MAP_ABS:
-        return pl_hlo_one(h, "sign", x);
+        return sign(h, x);
     case PL_MAP_CLAMP:
         return is_between(h, x, p, q);
     case PL_MAP_SOFTPLUS:
