@@ -144,6 +144,8 @@ pids_of() {
         pid=${file#/proc/}
         pid=${pid%/environ}
         [[ $(cat "/proc/$pid/comm" 2>/dev/null) == "$1" ]] || continue
-        tr '\0' '\n' 2>/dev/null <"$file" | grep -qx "SLURMD_NODENAME=$2" && echo "$pid"
+        if tr '\0' '\n' 2>/dev/null <"$file" | grep -qx "SLURMD_NODENAME=$2"; then
+            echo "$pid"
+        fi
     done < <(grep -lsF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ)
 }
