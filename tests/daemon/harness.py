@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -426,6 +427,16 @@ def running(step, ranks=2, **env):
     return d, started
 
 
+@contextlib.contextmanager
+def at_once(d):
+    """What is sent meanwhile reaches the daemon together: its limits of 100 ms are none for a busy host's sender."""
+    d.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        d.process.send_signal(signal.SIGCONT)
+
+
 def replay(events, doc=None):
     """run_state.h's document from its events, written down a second time."""
     doc = doc or {"nodes": [], "ranks": []}
@@ -464,10 +475,28 @@ def replay(events, doc=None):
     return doc
 
 
-def run_case(name, test, number):
-    """True if the test passes."""
-    step = Step()
-    why = None
+def quick(test):
+    """A test of limits of 100 ms. If it fails where nobody runs for a good part of that, it shows nothing:
+    it runs again, and is left out at last."""
+    test.quick = True
+    return test
+
+
+def watch_host(stop, stalls):
+    """Appends how much longer than it should a wait of 5 ms takes."""
+    while not stop.is_set():
+        begin = time.monotonic()
+        stop.wait(0.005)
+        stalls.append(time.monotonic() - begin - 0.005)
+
+
+def why_failed(test):
+    """None if the test passes; and the longest that this process had to wait for a processor, if the test is quick."""
+    step, why = Step(), None
+    stop, stalls = threading.Event(), [0]
+    watcher = threading.Thread(target=watch_host, args=(stop, stalls))
+    if hasattr(test, "quick"):
+        watcher.start()
     try:
         test(step)
     except Exception:  # pylint: disable=broad-except
@@ -476,8 +505,23 @@ def run_case(name, test, number):
         step.finish(failed=why is not None)
     except Exception:  # pylint: disable=broad-except
         why = (why or "") + traceback.format_exc()
+    stop.set()
+    if hasattr(test, "quick"):
+        watcher.join()
+    return why, max(stalls)
+
+
+def run_case(name, test, number):
+    """True if the test passes, or if the host is too slow for it."""
+    for _ in range(5):
+        why, stall = why_failed(test)
+        if not why or stall < 0.03:
+            break
     for line in (why or "").splitlines():
         print(f"# {line}")
+    if why and stall >= 0.03:
+        print(f"ok {number} {name} # SKIP nobody runs here for {stall:.3f} s, and the limit is 0.1 s", flush=True)
+        return True
     print(f"{'not ok' if why else 'ok'} {number} {name}", flush=True)
     return why is None
 
