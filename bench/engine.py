@@ -4,9 +4,10 @@
 
 For each model and type: one process with 1 and with 2 threads, two ranks with one thread, and two
 independent processes side by side. Plume and the peer (engine_peer.py) alternate.
-PLUME_TORCH_PYTHON is a Python that has torch; without one the table has Plume's rows only. All of it takes a quarter of an hour; a model's rows are printed
-when its trials are done. ENGINE_MODELS, ENGINE_DTYPES and ENGINE_TRIALS select a part.
-ENGINE_COMPILE=1 adds rows against torch.compile, each of which takes a minute longer. Three minutes:
+PLUME_TORCH_PYTHON is a Python that has torch; without one the table has Plume's rows only. All of it
+takes 20 minutes; a model's rows are printed when its trials are done. ENGINE_MODELS, ENGINE_DTYPES
+and ENGINE_TRIALS select a part. ENGINE_COMPILE=1 adds rows against torch.compile, each of which
+takes a minute longer. Three minutes:
 
     ENGINE_MODELS=resnet,lstm ENGINE_DTYPES=f32 ENGINE_TRIALS=3 ./dev bench engine
 """
@@ -29,6 +30,9 @@ COMPILE = os.environ.get("ENGINE_COMPILE", "0") == "1"
 TRIAL_S = float(os.environ.get("ENGINE_TRIAL_SECONDS", "1.5"))
 BATCHES = 16  # made-up batches per rank
 WARM = 3  # first steps that do not count: they allocate memory
+# Two ranks and two independent processes differ by less than a virtual core's speed does from
+# second to second.
+PAIR_S = 3 * TRIAL_S
 SETUPS = ((1, 1), (2, 1), (1, 2))  # threads per rank, ranks
 # Times PyTorch's rate, f32 and one thread. The MLP is at the peak of products on both sides.
 GOALS = {"mlp": 1.03, "cnn": 2.2, "gpt4": 1.4, "gpt6": 1.25, "resnet": 1.2, "lstm": 1.2}
@@ -71,7 +75,8 @@ class Ours:
 
     def warm(self):
         rate = self.end(self.start(WARM + 4))[0]
-        self.steps = WARM + 2 + max(3, min(20000, round(TRIAL_S * rate)))
+        seconds = PAIR_S if self.ranks > 1 else TRIAL_S
+        self.steps = WARM + 2 + max(3, min(20000, round(seconds * rate)))
 
     def trial(self):
         rate, first, peak = self.end(self.start(self.steps))
@@ -205,15 +210,15 @@ def measure(b, model, dtype, torch):
                             new_peer(*setup, True) if COMPILE and torch and setup == (1, 1)
                             else None)
         for i in range(TRIALS):
-            for ours, *theirs in sides.values():
+            for setup, (ours, *theirs) in sides.items():
                 quiet(0.5)
                 ours.trial()
+                if setup == (1, 2):
+                    apart.trial(ours.steps)
                 for peer in theirs:
                     # If a step takes seconds, three trials are enough.
                     if peer and (i < 3 or peer.rates[0] > 0.5):
                         peer.trial()
-            quiet(0.5)
-            apart.trial(sides[1, 2][0].steps)
             quiet(0.5)
             touch.trial(2, max(sides[1, 2][0].peaks))
     finally:
@@ -251,8 +256,8 @@ def rows_of(b, model, dtype, sides, apart, touch, peak):
         if ranks > 1:
             b.row(case + ": efficiency", [100 * efficiency(sides, 0)],
                   [100 * efficiency(sides, 1)] if peer else None, name, unit="%", extra=about)
-            share_apart = median(ours.rates) / median(apart.rates)
-            b.row(case + ": efficiency, independent", [100 * share_apart], unit="%", least=97,
+            b.row(case + ": efficiency, independent",  # each trial beside the next
+                  [100 * o / a for o, a in zip(ours.rates, apart.rates)], unit="%", least=97,
                   extra={**about, "independent": median(apart.rates)})
             # Without the step itself the number is the cost of the start on any machine.
             theirs = peer and peer.facts["first_step_s"]
@@ -287,7 +292,7 @@ def main():
         again, fma_again = gemm_peak(b)
         b.note(f"gemm peak of one thread: {peak:.1f} GFLOP/s before and {again:.1f} after (f32, "
                f"1024^3, ours), multiply-adds alone {max(fma, fma_again):.1f}; each trial lasts "
-               f"{TRIAL_S:g} s")
+               f"{TRIAL_S:g} s, of ranks {PAIR_S:g} s")
         if not torch:
             b.note("PyTorch is not installed here: pip install torch, or name a Python that has "
                    "it in PLUME_TORCH_PYTHON")
