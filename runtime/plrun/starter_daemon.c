@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a starter does around its rank: it holds signals, starts the node's daemon, connects to it,
+/* The starter's work around its rank: it holds signals, starts the node's daemon, connects to it,
  * and waits for its end. */
 #include "common/base/env.h"
 #include "common/base/fault.h"

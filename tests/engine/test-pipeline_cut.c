@@ -35,7 +35,7 @@ static void test_the_cut_moves_with_its_state(void **state)
     assert_true(pipe->own[1] < pipe->own[0] && pipe->own[1] < pipe->own[2]);
 }
 
-/* The running averages of a batch norm go along, too: validation reads them. */
+/* The running averages of a batch norm move with their layer: validation reads them. */
 static void test_the_cut_moves_with_its_buffers(void **state)
 {
     struct pipeline_run *stays = pipeline_run_of(pipeline_run_new(4, 0), 3, 2), *moves;

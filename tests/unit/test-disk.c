@@ -95,7 +95,7 @@ static void test_answered(void **state)
     assert_int_equal(w.done, 1);
 }
 
-/* Who has waited can add more at once; the loop calls done() no second time. */
+/* After the wait more work can be added at once; the loop calls done() no second time. */
 static void test_tell(void **state)
 {
     uv_loop_t loop;

@@ -115,7 +115,7 @@ static bool parent_sleeps(void)
     return state == 'S';
 }
 
-/* What the hub has said on the attempt's stderr as it could not write its result. */
+/* The hub could not write its result, and its words on the attempt's stderr decide. */
 static void
 finish_after(const char *words, int code, int want_code, const char *state, const char *kind)
 {
@@ -300,7 +300,7 @@ stopped_with(const char *keys, const char *record, int code, const char *state, 
     finish_with(0, code, state, kind);
 }
 
-/* Who saves and leaves at SIGUSR1 is not done: Slurm sends it before the time limit. */
+/* A run that saves and leaves at SIGUSR1 is not done: Slurm sends it before the time limit. */
 static void test_finish_stopped(void **state)
 {
     static const char good[] = "\"state\":\"done\",\"exit_code\":0,\"stopped\":\"USR1\"";
@@ -325,7 +325,7 @@ static void test_finish_stopped(void **state)
     signal_option = NULL;
     stopped_with(good, near, 138, "cancelled", "cancelled");
     stopped_with(good, "exit 1", 138, "cancelled", "cancelled");
-    /* What it reported as complete, a failure of its own, and what the hub knows. */
+    /* The run reported that it is complete; it failed by itself; the hub knows the cause. */
     signal_option = "USR1@60";
     stopped_with("\"state\":\"done\",\"stopped\":\"USR1\",\"finished\":true", near, 0, "done",
                  NULL);

@@ -36,7 +36,7 @@ static struct gru gru_of(const struct pl_call *call)
     return s;
 }
 
-/* What is `elements` after p. */
+/* The address `elements` after p. */
 static void *after(const struct gru *s, void *p, size_t elements)
 {
     return p ? (char *)p + elements * s->element : NULL;

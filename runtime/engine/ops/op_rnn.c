@@ -33,7 +33,7 @@ static struct lstm lstm_of(const struct pl_call *call)
     return s;
 }
 
-/* What is `elements` after p. */
+/* The address `elements` after p. */
 static void *after(const struct lstm *s, void *p, size_t elements)
 {
     return p ? (char *)p + elements * s->element : NULL;

@@ -12,7 +12,7 @@
 #define EVEN_CUTS 4
 #define CHOICES_MAX 4
 
-/* What a rank tells the others. */
+/* A rank's message to the others. */
 struct told {
     double need, limit; /* need: INFINITY if it cannot be planned */
     unsigned stage;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the stages of a pipeline need of memory, before the first step; a cut that fits, and if
- * there is none, the options that need less. */
+/* Before the first step: the memory that a pipeline's stages need, a cut that fits, and if there is
+ * none, the options that need less. */
 #ifndef PL_RUNTIME_ENGINE_TRAIN_MEMORY_STAGES_H
 #define PL_RUNTIME_ENGINE_TRAIN_MEMORY_STAGES_H
 

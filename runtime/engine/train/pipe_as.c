@@ -27,7 +27,7 @@ static void drop_tapes(struct pl_pipe *pipe)
     }
 }
 
-/* Who uses which parameter follows from the cut. */
+/* Notes anew which stages use which parameter: the cut decides it. */
 static int note_uses(struct pl_pipe *pipe, struct pl_error *err)
 {
     for (size_t i = 0; i < pipe->params->n; i++)

@@ -16,7 +16,7 @@ struct pl_pipe_as {
     const size_t *cut; /* of the stages that there are; NULL: their own */
 };
 
-/* What is put back. */
+/* The state that pl_pipe_as_end() restores. */
 struct pl_pipe_was {
     struct pl_train_options options; /* the other ones */
     const struct pl_train_options *before;

@@ -137,7 +137,7 @@ int pl_pipe_move(struct pl_trainer *t, const size_t *cut, struct pl_error *err)
 {
     struct pl_pipe *pipe = &t->pipe;
     _cleanup_free_ size_t *old = NULL;
-    /* Who has the truth of a buffer changes. */
+    /* The new cut changes which rank has a buffer's newest values. */
     int r = pl_stages_share_buffers(pipe->params, pipe->comm, err);
 
     if (r == 0)

@@ -382,8 +382,8 @@ int pl_pipe_choose_first(struct pl_pipe *pipe, size_t *ret_cut, struct pl_error 
 
     if (r != -ENOSPC || !pipe->options->recompute)
         return r;
-    /* What is computed again is not kept. How much that is depends on the cut, whose stages are
-     * planned later (pl_memory_stages()). */
+    /* With recomputation a stage keeps only a part, and which one depends on the cut.
+     * pl_memory_stages() plans it later. */
     memset(c->kept, 0, c->n * sizeof(*c->kept));
     c->keeps_nothing = true;
     return pl_pipe_choose(pipe, &problem, ret_cut, &seconds, err);

@@ -220,7 +220,8 @@ static int broadcast_values(struct pl_trainer *t, struct pl_error *err)
                                 pl_params_held(params) * pl_real_size(params->real), err);
 }
 
-/* What is allocated before the first step may be too much by itself: says so, and what helps. */
+/* Says that the memory did not suffice even before the first step, and names options that need
+ * less. */
 static int tell_memory(const struct pl_trainer *t, int r, struct pl_error *err)
 {
     const struct pl_params *params = &t->ctx.params;

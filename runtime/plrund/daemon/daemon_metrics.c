@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What ranks report of their steps and metrics. Once a second the hub gets an item per rank. */
+/* The steps and metrics that ranks report. Once a second the hub gets an item per rank. */
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"

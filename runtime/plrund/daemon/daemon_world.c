@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a rank is told of its place: the variables that its starter sets. */
+/* The variables that tell a rank its place; its starter sets them. */
 #include "common/base/env.h"
 #include "common/base/parse.h"
 #include "common/base/site.h"

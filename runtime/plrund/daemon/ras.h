@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What NCCL's RAS says of a job (NCCL 2.24 and later): a thread of each process that uses NCCL, of
- * which one on a node listens at NCCL_RAS_ADDR and answers questions in plain text. */
+/* Asks NCCL's RAS about a job (NCCL 2.24 and later). RAS is a thread of each process that uses
+ * NCCL. One of a node's threads listens at NCCL_RAS_ADDR and answers questions in plain text. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_RAS_H
 #define PL_RUNTIME_PLRUND_DAEMON_RAS_H
 

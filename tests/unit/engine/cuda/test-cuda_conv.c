@@ -432,8 +432,8 @@ static void test_nothing_is_made_while_a_stream_is_captured(void **state)
 
 #define CARD "card 1"
 
-/* What a convolution of `batch` images is asked of engines with these times, and who has done it:
- * forward, or its gradient of x. The result is ref's. */
+/* Has engines with these times do a convolution of `batch` images, forward or its gradient of x.
+ * The result must be ref's. The engine that has done it. */
 static unsigned
 timed_conv(size_t batch, enum pl_conv_pass pass, bool add, const unsigned *ns, unsigned engines)
 {

@@ -84,7 +84,7 @@ static plume_tensor *f_more_readers(struct net *net)
     return CALL(PLUME_OP_BINARY, 0, loss, other);
 }
 
-/* The table is the weight of the last layer, too, as a language model's may be. */
+/* The table is also the weight of the last layer, as a language model's may be. */
 static plume_tensor *f_tied(struct net *net)
 {
     plume_tensor *x = rows(net);
