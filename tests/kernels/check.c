@@ -73,7 +73,7 @@ size_t check_many(size_t cpu, size_t emulated)
 
 #ifdef __SANITIZE_ADDRESS__
     if (n > 1)
-        n = PL_MAX(n / 3, (size_t)1);
+        n = PL_MAX(n / 5, (size_t)1);
 #endif
     return n;
 }

@@ -36,7 +36,7 @@ enum pl_real check_storage(void);
 bool check_host(void);
 
 /* The number of cases, or their size: `cpu`, or `emulated` on the emulator, which is much slower;
- * its four tables and the seeds of other runs cover the rest. With AddressSanitizer a third of it.
+ * its four tables and the seeds of other runs cover the rest. With AddressSanitizer a fifth of it.
  */
 size_t check_many(size_t cpu, size_t emulated);
 
