@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/run/run_index.h"
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
@@ -10,6 +11,7 @@
 #define INDEX_FILE "runs.jsonl"
 #define INDEX_MAX (256u << 20)
 #define LINE_MAX_BYTES (1u << 20)
+#define TRY_MS 10000
 
 void pl_run_ref_finish(struct pl_run_ref *ref)
 {
@@ -46,6 +48,50 @@ int pl_run_index_add(const struct pl_run *run, struct pl_error *err)
     if (r < 0)
         return r;
     return pl_file_append(path, pl_buf_str(&text), text.len, 0600, err);
+}
+
+static int add_in_child(void *ctx, int answer)
+{
+    struct pl_error err = {0};
+
+    pl_close_from(STDERR_FILENO + 1, &answer, 1); /* locks must not outlive the caller */
+    if (pl_run_index_add(ctx, &err) == 0)
+        return PL_EXIT_OK;
+    pl_write_all(answer, &err, sizeof(err));
+    return PL_EXIT_FAILED;
+}
+
+int pl_run_index_try(const struct pl_run *run, struct pl_error *err)
+{
+    struct pl_child child = {0};
+    struct pl_error why = {0};
+    int r = pl_child_call(add_in_child, (void *)(uintptr_t)run, TRY_MS, &child, err);
+
+    if (r == -ETIMEDOUT)
+        pl_error_set(err, r, "its file system does not answer");
+    else if (r == 0 && child.status != 0) {
+        if (child.out.len == sizeof(why))
+            memcpy(&why, child.out.data, sizeof(why));
+        r = pl_error_set(err, why.code < 0 ? why.code : -EIO, "%s", why.text);
+    }
+    pl_child_finish(&child);
+    return r;
+}
+
+static int find_jobs(void *ctx, const char *sweep, const char *folder, json_t *line)
+{
+    const struct pl_run *run = ctx;
+
+    if (strcmp(folder, pl_run_dir(run)) != 0 || strcmp(sweep, pl_run_sweep(run)) != 0)
+        return 0;
+    return json_array_size(json_object_get(line, "jobs")) == pl_run_n_submissions(run) ? 1 : 2;
+}
+
+bool pl_run_index_lacks(const struct pl_run *run)
+{
+    int r = pl_run_index_each(find_jobs, (void *)(uintptr_t)run, NULL);
+
+    return r == 0 || r == 2;
 }
 
 /* Reads the whole index; *ret is "" if there is none yet. */

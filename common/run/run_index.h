@@ -11,6 +11,14 @@
 /* Appends a line for the run with all its present submissions. */
 int pl_run_index_add(const struct pl_run *run, struct pl_error *err);
 
+/* As pl_run_index_add(), for a process that a file system which takes no writes must not hold: a
+ * child adds the line. -ETIMEDOUT after 10 s. */
+int pl_run_index_try(const struct pl_run *run, struct pl_error *err);
+
+/* True if the index has no line of the run with all its present submissions: an earlier plsubmit
+ * could not write it. False also if the index cannot be read. */
+bool pl_run_index_lacks(const struct pl_run *run);
+
 /* The run and trial that a JOB of the command line names. */
 struct pl_run_ref {
     char *folder;  /* absolute */

@@ -260,8 +260,8 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
     if (mkdir(temp, desc->secret ? 0700 : mode) < 0)
         return pl_error_errno(err, errno, "cannot create run folder '%s'", dir);
     r = pl_own_folder_open(AT_FDCWD, temp, &dir_fd, err); /* the file system may give other modes */
-    if (r == 0)
-        r = fill(dir_fd, temp, desc, err);
+    if (r == 0 && (r = fill(dir_fd, temp, desc, err)) < 0)
+        pl_error_wrap(err, r, "cannot create run folder '%s'", dir);
     if (r == 0)
         r = give_name(temp, dir, err);
     if (r < 0) {

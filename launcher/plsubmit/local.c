@@ -240,7 +240,6 @@ int pl_local_submit(struct pl_run *run, struct pl_error *err)
     _cleanup_close_ int lock = -EBADF, go = -EBADF;
     _cleanup_free_ struct pl_chunk *rest = NULL;
     _cleanup_free_ char *job = NULL;
-    struct pl_error why = {0};
     unsigned number;
     size_t n;
     int r;
@@ -262,8 +261,7 @@ int pl_local_submit(struct pl_run *run, struct pl_error *err)
         r = record(run, number, err);
     if (r < 0)
         return r;
-    if (pl_run_index_add(run, &why) < 0)
-        fprintf(stderr, "plsubmit: warning: cannot add the run to the index: %s\n", why.text);
+    pl_run_index_try(run, NULL); /* the caller looks whether it is there */
     return write(go, "g", 1) == 1 ? 0
                                   : pl_error_set(err, -EIO,
                                                  "the local executor has ended: see "

@@ -84,15 +84,26 @@ static int wait_for_trials(const struct pl_run *run, const char *bin_dir, bool q
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
+/* Adds the run to the index. changed: the index cannot have its submissions yet. */
+static void add_to_index(const struct pl_run *run, bool changed)
+{
+    struct pl_error err = {0};
+
+    if ((changed || pl_run_index_lacks(run)) && pl_run_index_try(run, &err) < 0)
+        pl_log_warn(
+            "submit",
+            "cannot add the run to the index: %s; plstat finds it by its folder only, until "
+            "plsubmit --resume %s adds it",
+            err.text, pl_run_dir(run));
+}
+
 /* --no-submit. */
 static int show_not_submitted(const struct pl_submission *s, const struct pl_spec *spec)
 {
     const struct pl_run *run = s->change->run;
     size_t n = s->only ? s->only : pl_run_n_trials(run);
-    struct pl_error err = {0};
 
-    if (pl_run_index_add(run, &err) < 0)
-        pl_log_warn("submit", "cannot add the run to the index: %s", err.text);
+    add_to_index(run, true);
     pl_change_unlock(s->change);
     if (spec->parsable)
         printf("%s;%s;\n", pl_run_sweep(run), pl_run_dir(run));
@@ -177,6 +188,8 @@ int pl_submission_send(const struct pl_submission *s,
     else if (r == 0)
         r = submit_to_slurm(s, bin_dir, depends, &messages, &err);
     pl_report_messages(&messages);
+    if (r == 0 || pl_run_n_submissions(run) > before)
+        add_to_index(run, pl_run_n_submissions(run) > before && !pl_run_is_local(run));
     if (r < 0)
         return not_submitted(s, r, &err);
     pl_change_unlock(s->change); /* whoever reads the report may change the sweep */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/submit.h"
 #include "common/base/fs.h"
-#include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
-#include "common/run/run_index.h"
 #include "launcher/plsubmit/spec_private.h"
 #include "launcher/plsubmit/trial_env.h"
 #include "launcher/slurm/slurm_conf.h"
@@ -494,7 +492,9 @@ static int submit_one(struct pl_run *run,
     r = chunk->retry ? pl_run_plan_done(run, job, err)
                      : pl_run_add_submission(run, job, chunk->first, chunk->n, err);
     if (r < 0)
-        pl_error_wrap(err, r, "job %s is submitted, but not recorded (--resume finds it)", job);
+        pl_error_wrap(err, r,
+                      "job %s is submitted, but not recorded (plsubmit --resume %s finds it)", job,
+                      pl_run_dir(run));
     return r;
 }
 
@@ -570,8 +570,8 @@ int pl_submit_run(struct pl_run *run,
                   struct pl_error *err)
 {
     _cleanup_free_ struct pl_chunk *all = NULL;
-    size_t n_all, before = pl_run_n_submissions(run);
     unsigned max = PL_SUBMIT_ARRAY_SIZE;
+    size_t n_all;
     struct pl_error why = {0};
     int r = pl_submit_plan(run, UINT32_MAX, &all, &n_all);
     bool asked = false;
@@ -601,7 +601,5 @@ int pl_submit_run(struct pl_run *run,
         if (r == 0)
             r = submit_rest(run, max, depends, resumed, messages, err);
     }
-    if (pl_run_n_submissions(run) > before && pl_run_index_add(run, &why) < 0)
-        pl_log_warn("submit", "cannot add the run to the index: %s", why.text);
     return r;
 }

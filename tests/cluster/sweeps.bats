@@ -42,6 +42,20 @@ has_state() { [ "$(state "$1")" = "$2" ]; }
 # sweep_is TEXT: a line of plstat's table.
 sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
 
+@test "what the index of runs could not take, --resume adds" {
+    export PLUME_HOME=$WORK/plume
+    mkdir -m 0700 "$PLUME_HOME" "$PLUME_HOME/runs.jsonl" # cannot be written
+    submit --sbatch hold -- true
+    [[ $stderr == *'cannot add the run to the index: '*"until plsubmit --resume $RUN adds it" ]]
+    rmdir "$PLUME_HOME/runs.jsonl"
+    run -3 plstat sweep "$SWEEP"
+    run -0 plsubmit --resume "$RUN"
+    [ "$output" = 'nothing to submit: Slurm has had all trials' ]
+    run -0 plstat sweep "$SWEEP"
+    run -0 plsubmit --resume "$SWEEP"
+    [ "$(wc -l <"$PLUME_HOME/runs.jsonl")" = 1 ]
+}
+
 @test "--extend adds the trials that a sweep does not have, under the next numbers" {
     submit --grid a=1,2 --grid 'b=x y' --wait -- sh -c 'echo {b} {a}'
     first=$SWEEP

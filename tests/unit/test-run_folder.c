@@ -511,10 +511,17 @@ static void test_index(void **state)
     struct pl_error err = {0};
 
     assert_int_equal(pl_run_index_find("idx-aaa", &ref, &err), -ENOENT);
+    assert_true(pl_run_index_lacks(run));
+    assert_int_equal(mkdir(file, 0700), 0);
+    assert_int_equal(pl_run_index_try(run, &err), -EISDIR);
+    assert_int_equal(rmdir(file), 0);
     pl_run_add_submission(run, "12", 0, 4, &err);
     assert_int_equal(pl_run_index_add(run, &err), 0);
+    assert_false(pl_run_index_lacks(run));
     pl_run_add_submission(run, "13", 4, 2, &err);
-    assert_int_equal(pl_run_index_add(run, &err), 0);
+    assert_true(pl_run_index_lacks(run));
+    assert_int_equal(pl_run_index_try(run, &err), 0);
+    assert_false(pl_run_index_lacks(run));
     assert_int_equal(pl_file_append(file, "{\"torn", 6, 0600, &err), 0);
     assert_int_equal(pl_file_append(file, "\n[]\n\n", 5, 0600, &err), 0);
     pl_run_add_submission(two, "14", 0, 6, &err);
