@@ -24,11 +24,6 @@ template <class T> gru_arrays<T> arrays_of(const struct pl_gru_args *a)
             (T *)a->h,        (T *)a->y,        (T *)a->dx,      (T *)a->dh_before};
 }
 
-template <class T> static __device__ __forceinline__ real<T> load_or_zero(const T *p, size_t i)
-{
-    return p ? load(p, i) : 0;
-}
-
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     gru_forward_kernel(size_t n, size_t hidden, size_t x_row, size_t y_row, gru_arrays<T> a)

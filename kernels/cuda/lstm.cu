@@ -26,11 +26,6 @@ template <class T> lstm_arrays<T> arrays_of(const struct pl_lstm_args *a)
             (T *)a->y,        (T *)a->dx,       (T *)a->dc_before};
 }
 
-template <class T> static __device__ __forceinline__ real<T> load_or_zero(const T *p, size_t i)
-{
-    return p ? load(p, i) : 0;
-}
-
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     lstm_forward_kernel(size_t n, size_t hidden, size_t x_row, size_t y_row, lstm_arrays<T> a)

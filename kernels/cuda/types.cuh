@@ -78,6 +78,12 @@ template <class T> static __device__ __forceinline__ real<T> load(const T *p, si
     return widen_one(p[i]);
 }
 
+/* p may be NULL: all of it is 0. */
+template <class T> static __device__ __forceinline__ real<T> load_or_zero(const T *p, size_t i)
+{
+    return p ? load(p, i) : 0;
+}
+
 template <class T> static __device__ __forceinline__ void store(T *p, size_t i, real<T> x)
 {
     p[i] = narrow_one<T>(x);
