@@ -266,7 +266,7 @@ submit() {
     run -0 as_user timeout 5 plstat show "$SWEEP"
     run -4 --separate-stderr as_user timeout 30 plstat
     local listed=$output said=$stderr
-    run -4 --separate-stderr as_user timeout 2 plstat # the failure is remembered
+    run -4 --separate-stderr as_user timeout 5 plstat # the failure is remembered: a question takes 6 s
     kill -CONT "$pid"
     [[ $listed == *"$SWEEP"*running* ]]
     [[ $said == *'cannot ask Slurm: the Slurm controller does not answer' ]]
