@@ -169,9 +169,9 @@ def test_another_rank_failed_does_not_save(top):
 
 
 def test_a_rank_saves_on_after_another_has_left(top):
-    # Rank 0 saves for ten times the grace: nothing happens that a test could wait for.
-    slow = "[ $RANK = 1 ] || { echo >waits-$1; sleep 1; touch saved-slowly; }"
-    step = Step(top, slow, "die", ranks=2, PLUME_KILL_GRACE="0.1")
+    # Rank 0 saves for four times the grace: nothing happens that a test could wait for.
+    slow = "[ $RANK = 1 ] || { echo >waits-$1; sleep 4; touch saved-slowly; }"
+    step = Step(top, slow, "die", ranks=2, PLUME_KILL_GRACE="1")
     step.started()
     await_file(step.path("pid-1"))
     os.kill(step.starter, signal.SIGTERM)
