@@ -223,6 +223,8 @@ TXT
         scancel --signal=USR1 "$(job_of $name)_0" || [ $name != asked ]
     done
     wait_for 60 is asked cancelled 1
+    job_wait "$(job_of asked)"
+    [ "$(job_field "$(job_of asked)" ExitCode)" = 138:0 ] # no "afterok" takes it for done
     wait_for 60 is stops 'done' 2
     [ "$(<"$(run_of stops)/trial-0000/attempt-1/rank-0.out")" = 'timeout timeout:1' ]
     wait_for 60 grep -q '^epoch' "$(run_of trains)/trial-0000/attempt-1/rank-0.out"
