@@ -46,6 +46,10 @@ int pl_run_end_claim(const struct pl_run *run, unsigned arrays, struct pl_error 
     if (pl_buf_addf(&text, "{\"time\":%.3f}\n", pl_wall_s()) < 0)
         return pl_error_nomem(err);
     r = pl_write_all(fd, pl_buf_str(&text), text.len);
+    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
+        r = -errno;
+    if (r < 0) /* the command does not begin: leave it to a later job */
+        unlinkat(run->dir_fd, name, 0);
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s/%s'", run->dir, name) : 0;
 }
 

@@ -98,6 +98,8 @@ static int write_claim(int dir_fd, const struct claim *c, struct pl_error *err)
     if (r < 0)
         return r;
     r = pl_write_all(fd, text.data, text.len);
+    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
+        r = -errno;
     return r < 0 ? pl_error_errno(err, r, "cannot write the claim") : 0;
 }
 

@@ -245,6 +245,19 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
     return result;
 }
 
+/* Writes a result again that the hub has written. */
+static void write_changed(const struct pl_run *run,
+                          unsigned trial,
+                          enum pl_trial_state state,
+                          const json_t *result)
+{
+    struct pl_error err = {0};
+
+    if (pl_run_result_write(run, trial, state, result, &err) < 0)
+        pl_log_warn("run", "the trial is %s, but its result could not be changed: %s",
+                    pl_trial_state_name(state), pl_error_text(&err));
+}
+
 /* ---- programs that stop at a signal ---- */
 
 /* The number of the signal at which the program says that it has stopped before its work was done;
@@ -340,7 +353,7 @@ static void settle_stopped(
         *code = 128 + number;
     json_object_set_new(result, "exit_code", json_integer(*code));
     *state = pl_cause_state(kind);
-    pl_run_result_write(run, trial, *state, result, NULL);
+    write_changed(run, trial, *state, result);
 }
 
 /* Cancels what waits of the sweep. A retry may be submitted as soon as the results are there, and
@@ -391,7 +404,7 @@ static bool requeue(const struct pl_run *run,
         return by_slurm;
     /* written first: Slurm's answer to the request may be the end of this process */
     if (r > 0 && json_object_set_new(result, "requeued", json_true()) == 0)
-        pl_run_result_write(run, trial, state, result, NULL);
+        write_changed(run, trial, state, result);
     if (r > 0 && !by_slurm)
         r = pl_requeue_ask(&err) < 0 ? err.code : 1;
     if (r > 0)
@@ -399,7 +412,7 @@ static bool requeue(const struct pl_run *run,
     pl_log_warn("run", "the trial is not requeued: %s", pl_error_text(&err));
     json_object_del(result, "requeued");
     if (json_object_set_new(result, "not_requeued", json_string(pl_error_text(&err))) == 0)
-        pl_run_result_write(run, trial, state, result, NULL);
+        write_changed(run, trial, state, result);
     return false;
 }
 

@@ -3,6 +3,7 @@
 """One node: starters, owners and lifelines that go away or are stopped; who may report an end."""
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -265,12 +266,17 @@ while True:
 """
 
 
+def line_of(process):
+    """The next line of its output, or b"" if it does not come within the limit."""
+    return process.stdout.readline() if select.select([process.stdout], [], [], LIMIT)[0] else b""
+
+
 def start_saver(step, confine="auto"):
     """A daemon with a helper under the plugin, its one task, which saves, and an orphan of that."""
     step.env.update(PLUME_PLUGIN="1", PLUME_KILL_GRACE=str(LIMIT))
     d = step.start(PLUME_CONFINE=confine)
     task = step.keep(Kept(marked(step, ["python3", "-c", SAVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)))
-    equal(task.process.stdout.readline(), b"ready\n")
+    equal(line_of(task.process), b"ready\n")
     orphan = step.keep(Kept(marked(step, ["sleep", "infinity"])))
     r = d.rank("starter", 0, guarded=False, pid=task.process.pid)
     r.expect("world")
@@ -293,7 +299,7 @@ class Kept:
 def end_orphans_of_a_killed_daemon(step, confine):
     d, task, orphan, _ = start_saver(step, confine)
     d.kill()
-    equal(task.stdout.readline(), b"saves\n")
+    equal(line_of(task), b"saves\n")
     equal(orphan.poll(), None)
     task.stdin.write(b"\n")
     task.stdin.flush()
@@ -325,7 +331,7 @@ def test_stopped_lifeline_of_a_killed_daemon(step):
     d, task, orphan, pid = start_saver(step)
     os.kill(pid, signal.SIGSTOP)
     d.kill()
-    equal(task.stdout.readline(), b"saves\n")
+    equal(line_of(task), b"saves\n")
     task.stdin.close()
     equal(task.wait(LIMIT), 7)
     equal(orphan.wait(LIMIT), -signal.SIGKILL)

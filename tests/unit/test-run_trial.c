@@ -3,13 +3,16 @@
  */
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "common/run/run_end.h"
 #include "common/run/run_folder.h"
 #include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,6 +152,24 @@ static void test_one_of_a_damaged_file(void **state)
     pl_run_close(run);
 }
 
+/* A limit of files' sizes stands for the full disk. */
+static void test_end_claim_on_a_full_disk(void **state)
+{
+    struct pl_run *run = make("full", 1, (struct sizes){0, 9});
+    struct rlimit before, none;
+    struct pl_error err = {0};
+
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){0, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    assert_int_equal(pl_run_end_claim(run, 1, &err), -EFBIG);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(pl_run_end_claim(run, 1, &err), 0); /* nobody has it */
+    assert_int_equal(pl_run_end_claim(run, 1, &err), -EEXIST);
+    pl_run_close(run);
+}
+
 static int setup(void **state)
 {
     return tmpdir_make(top, sizeof(top));
@@ -165,6 +186,7 @@ int main(void)
         cmocka_unit_test(test_one_is_that_of_all),
         cmocka_unit_test(test_one_reads_little),
         cmocka_unit_test(test_one_of_a_damaged_file),
+        cmocka_unit_test(test_end_claim_on_a_full_disk),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);
