@@ -603,6 +603,14 @@ named() {
     [ -z "$stderr" ]
 }
 
+@test "an event file that cannot take the end of the run is told" {
+    local -a run=(--max-steps 1 --limit-val-batches 1 --limit-test-batches 1)
+    pltrain "${run[@]}" --log-dir whole mlp >/dev/null
+    size=$(cat whole/events.* | wc -c)
+    run -0 --separate-stderr prlimit --fsize=$((size - 1)) pltrain "${run[@]}" --log-dir cut mlp
+    [[ $stderr == "pltrain: warning: the event files may lack the run's end: "*": File too large" ]]
+}
+
 @test "a checkpoint that becomes too large is one line, and the one before stays" {
     local -a run=(--limit-train-batches 1 --limit-val-batches 1 --limit-test-batches 1 --checkpoint-dir c --save-last --epochs 2)
     local -a mlp=(mlp --batch_size 8 --hidden 8000)

@@ -64,8 +64,8 @@ void pl_logger_close(struct pl_logger *logger, bool success)
     pl_progress_clear(&logger->progress);
     if (logger->csv && pl_metrics_csv_sync(logger->csv, &err) < 0)
         pl_log_warn("train", "metrics.csv may lack rows: %s", pl_error_text(&err));
-    if (logger->events)
-        pl_tensorboard_session_end(logger->events, success, NULL);
+    if (logger->events && pl_tensorboard_session_end(logger->events, success, &err) < 0)
+        pl_log_warn("train", "the event files may lack the run's end: %s", pl_error_text(&err));
     pl_tensorboard_close(logger->events);
     pl_metrics_csv_close(logger->csv);
     *logger = (struct pl_logger){0};
