@@ -34,6 +34,7 @@ TXT
 teardown() {
     scancel_all
     wait_until 20 queue_is_empty || true
+    umount -l "$WORK/disk" 2>/dev/null || true
 }
 
 # json FILTER: FILTER of the document d on stdin.
@@ -344,7 +345,6 @@ TXT
     [ "$(cat rc.1 rc.2)" = $'0\n0' ] || bad=1
     fsfreeze -u disk # what is written now is no file of the answer
     wait
-    umount -l disk
     cat out.1 out.2
     [ -z "${bad:-}" ]
     grep -q "$sweep  *done" out.1
