@@ -317,5 +317,5 @@ int main(void)
         cmocka_unit_test(test_what_does_not_fit_is_refused),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
