@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/change_sweep.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/run/run_local.h"
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/after.h"
@@ -150,6 +151,8 @@ static int change_trials(struct pl_change *change,
     _cleanup_(pl_strv_freep) char **jobs = NULL;
     _cleanup_free_ int64_t *trials = NULL;
     _cleanup_free_ char *counts = NULL;
+    struct pl_error unrecorded = {0};
+    bool local = pl_run_is_local(change->run);
     size_t n = 0;
     int r = pl_change_states(bin_dir, pl_run_dir(change->run), &states, err);
 
@@ -170,14 +173,20 @@ static int change_trials(struct pl_change *change,
     r = pl_change_jobs(states, trials, n, &jobs);
     if (r < 0)
         return pl_error_set(err, r, "plstat does not report the jobs of the trials");
+    /* A full disk may be the reason to cancel. A local run's executor reads the record. */
     if (spec->change == PL_CHANGE_CANCEL)
-        r = pl_run_add_cancelled(change->run, jobs, err);
-    if (r == 0 && pl_run_is_local(change->run))
+        r = pl_run_add_cancelled(change->run, jobs, local ? err : &unrecorded);
+    if (r == 0 && local)
         r = pl_local_cancel(change->run, err);
-    else if (r == 0)
+    else if (!local)
         r = pl_change_apply(spec->change, jobs, err);
     if (r < 0)
         return r;
+    if (unrecorded.code < 0)
+        pl_log_warn("submit",
+                    "cannot record what is cancelled: %s; plstat may call trials that have not "
+                    "begun lost",
+                    unrecorded.text);
     pl_change_unlock(change);
     return pl_report_jobs(change->run, verbs[spec->change][1], n, (const char *const *)jobs,
                           pl_run_dir(change->run), NULL, spec->parsable);

@@ -16,6 +16,8 @@ setup() {
     PATH=$PLUME_SRC/build:$PATH
 }
 teardown() {
+    umount -l "$WORK/disk" 2>/dev/null || true
+    scontrol update NodeName=ALL State=RESUME 2>/dev/null || true # those that a failed test left drained
     scancel_all
     wait_for 60 queue_is_empty
 }
@@ -161,6 +163,19 @@ TXT
     wait_for 30 nothing
     run -0 plsubmit --cancel "$SWEEP"
     [[ $output == "cancelled $SWEEP: 1 trial, job ${JOBS}_[2], folder "* ]]
+}
+
+@test "a run on a full disk is cancelled, with a warning" {
+    mkdir disk
+    mount -t tmpfs -o size=2m tmpfs disk || skip 'no file system can be mounted'
+    cd disk
+    submit --sbatch hold --grid i=1,2 true
+    cat /dev/zero >fill 2>/dev/null || true
+    run -0 --separate-stderr plsubmit --cancel "$SWEEP"
+    [[ $output == "cancelled $SWEEP: 2 trials, job $JOBS"* ]]
+    [[ $stderr == *"warning: cannot record what is cancelled: "*'No space left on device'* ]]
+    wait_for 30 queue_is_empty
+    umount -l "$WORK/disk"
 }
 
 @test "past MaxArraySize the grid is split, under one numbering" {
