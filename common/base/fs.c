@@ -275,9 +275,9 @@ int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_e
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s' to the disk", dir) : 0;
 }
 
-/* Whether the last line of a file of `size` bytes has no end: a writer died in its midst. The
- * kernel shows a line in the midst of being written up to the end of a page, so the look is
- * repeated. */
+/* True if the last line has no newline because its writer died or its disk was full. A line that
+ * another process writes at this moment looks the same, since the kernel may show its first part up
+ * to the end of a page. So this looks for up to 50 ms. */
 static bool line_is_torn(int fd)
 {
     for (int look = 0; look < 50; look++) {

@@ -173,7 +173,7 @@ int pl_slurm_cache_read(int fd, json_t **ret)
 void pl_slurm_cache_write(int fd, const struct pl_buf *text)
 {
     if (change((struct change){.fd = fd, .text = text}) == -ETIMEDOUT)
-        flock(fd, LOCK_UN); /* the child has it, too, and others must not wait for it */
+        flock(fd, LOCK_UN); /* the child shares the lock and may never return */
 }
 
 void pl_slurm_cache_expire(const char *name, uid_t uid)

@@ -191,8 +191,8 @@ static void on_leave_limit(void *ctx)
     }
 }
 
-/* Who sees the trial's result reads the ranks' files at once: they are written before our bye,
- * unless the file system is slow. What is done in the loop meanwhile goes into the same wait. */
+/* A user who sees the trial's result reads the ranks' files at once. So this waits for them before
+ * the bye, but not for a slow file system. The wait covers files that pl_disk_tell() adds. */
 static void await_files(struct pl_daemon *d)
 {
     uint64_t until = pl_now_ns() + FILES_FIRST_NS, now;
