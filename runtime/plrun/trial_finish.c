@@ -11,6 +11,7 @@
 #include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
+#include "common/run/run_stopped.h"
 #include "runtime/node/net.h"
 #include "runtime/plrun/requeue.h"
 #include "runtime/plrun/trial_private.h"
@@ -260,27 +261,6 @@ static void write_changed(const struct pl_run *run,
 
 /* ---- programs that stop at a signal ---- */
 
-/* The number of the signal at which the program says that it has stopped before its work was done;
- * 0: it has not, or has failed by itself meanwhile. SIGTERM is the hub's affair. */
-static int stopped_at(const json_t *result, enum pl_trial_state state)
-{
-    static const int obeyed[] = {0, 128 + SIGINT, 128 + SIGUSR1, 128 + SIGUSR2}; /* exit codes */
-    const char *name = pl_json_string(result, "stopped");
-    const json_t *cause = json_object_get(result, "cause");
-    int64_t code = state == PL_TRIAL_DONE ? 0 : -1;
-    int number = !name || json_is_true(json_object_get(result, "finished")) ? 0
-                 : strcmp(name, "USR1") == 0                                ? SIGUSR1
-                 : strcmp(name, "USR2") == 0                                ? SIGUSR2
-                                                                            : 0;
-
-    if (state == PL_TRIAL_FAILED && pl_cause_parse(pl_json_string(cause, "kind")) == PL_CAUSE_EXIT)
-        pl_json_int(cause, "exit", &code);
-    for (size_t i = 0; i < PL_COUNT(obeyed); i++)
-        if (code == obeyed[i])
-            return number;
-    return 0;
-}
-
 /* Seconds before the time limit at which Slurm sends the signal of --signal; 0: it sends none. */
 static uint64_t signal_lead(const struct pl_run *run)
 {
@@ -330,29 +310,22 @@ static enum pl_cause_kind why_signalled(const struct pl_run *run, enum pl_confid
 }
 
 /* A program that has saved and left at a signal of Slurm is not done, whatever its exit code: the
- * result gets the cause of the signal. */
+ * result, of which the hub has written only this, gets the cause of the signal. */
 static void settle_stopped(
     const struct pl_run *run, unsigned trial, json_t *result, enum pl_trial_state *state, int *code)
 {
-    int number = pl_run_is_local(run) ? 0 : stopped_at(result, *state);
+    int number = pl_run_stopped_at(run, result, *state);
     enum pl_confidence confidence;
     enum pl_cause_kind kind;
-    json_t *cause;
+    int64_t n;
 
     if (!number)
         return;
     kind = why_signalled(run, &confidence);
-    cause = json_pack("{s:s, s:s}", "kind", pl_cause_name(kind), "text",
-                      number == SIGUSR1 ? "the program stopped at SIGUSR1"
-                                        : "the program stopped at SIGUSR2");
-    pl_run_state_set_confidence(cause, confidence);
-    if (!cause || json_object_set_new(result, "cause", cause) < 0)
+    if (pl_run_set_stopped(result, number, kind, confidence, state) < 0)
         return;
-    json_object_del(result, "others");
-    if (*code == 0)
-        *code = 128 + number;
-    json_object_set_new(result, "exit_code", json_integer(*code));
-    *state = pl_cause_state(kind);
+    if (pl_json_int(result, "exit_code", &n) == 0 && n > 0 && n <= 255)
+        *code = (int)n;
     write_changed(run, trial, *state, result);
 }
 

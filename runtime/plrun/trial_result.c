@@ -86,7 +86,8 @@ bool pl_trial_hub_said(const char *said, int code, json_t **ret_cause)
                       state, kind, &rank, node, &exit_code)
              : 0;
     parsed = n < 2 ? PL_CAUSE_NONE : pl_cause_parse(kind);
-    if (code == 0 || parsed == PL_CAUSE_NONE)
+    /* With 0 a program has stopped at a signal before its work was done. */
+    if ((code == 0 && parsed != PL_CAUSE_CANCELLED) || parsed == PL_CAUSE_NONE)
         return false;
     cause = json_pack("{s:s}", "kind", kind);
     if (cause && n == 5) {

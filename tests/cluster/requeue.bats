@@ -214,7 +214,10 @@ TXT
     # Slurm sends it within the last minute, in which each of these is from its start: within 30 s.
     submit stops -t 1 --signal USR1@60 --requeue-on timeout:1 ./prog
     submit trains -t 1 --signal USR1@60 --requeue-on timeout:1 pltrain --epochs 100000 mlp
-    submit asked --requeue-on timeout ./prog # with an hour to go, somebody has sent it
+    # with an hour to go, somebody has sent it
+    plsubmit --parsable -J asked --wait --requeue-on timeout ./prog >asked.submitted 2>/dev/null 3>&- &
+    waits=$!
+    wait_for 30 test -s asked.submitted
     for name in stops asked; do
         wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-0/rank-0.out"
     done
@@ -225,6 +228,9 @@ TXT
     wait_for 60 is asked cancelled 1
     job_wait "$(job_of asked)"
     [ "$(job_field "$(job_of asked)" ExitCode)" = 138:0 ] # no "afterok" takes it for done
+    rc=0
+    wait "$waits" || rc=$?
+    [ "$rc" = 1 ] # nor does --wait
     wait_for 60 is stops 'done' 2
     [ "$(<"$(run_of stops)/trial-0000/attempt-1/rank-0.out")" = 'timeout timeout:1' ]
     wait_for 60 grep -q '^epoch' "$(run_of trains)/trial-0000/attempt-1/rank-0.out"

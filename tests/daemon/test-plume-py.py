@@ -205,9 +205,8 @@ def test_params(step):
             raise AssertionError(p)
 
 
-def test_who_stops_says_so(step):
-    """Once, when should_stop() has said so: the trial is not done by exit code 0."""
-    d = step.start()
+def stop_at_usr2(step, d):
+    """A program that stops at a signal; its rank ends with 0."""
     r = step.keep(d.rank("starter", 0))
     r.expect("world")
     r.send(type="spawned", pid=os.getpid())
@@ -218,10 +217,31 @@ os.kill(os.getpid(), signal.SIGUSR2)
 print(plume.should_stop(), plume._told, plume.should_stop())
 """, PLUME_SOCKET=d.socket, RANK="0"), "True True True\n")
     r.exited(0)
-    r.expect("verdict")
+    equal(r.expect("verdict")["code"], 0)
     equal(d.wait(), 0)
+
+
+def test_who_stops_says_so(step):
+    """Once, when should_stop() has said so. Of a step outside any sweep Slurm has the exit code."""
+    stop_at_usr2(step, step.start())
     result = step.result()
     equal((result["state"], result["stopped"], "finished" in result), ("done", "USR2", False))
+
+
+def test_a_trial_that_stops_is_not_done(step):
+    """Nor for a moment: plsubmit --wait reads the first result, and a full disk takes no other."""
+    plsubmit = os.path.join(os.path.dirname(harness.PLRUND), "plsubmit")
+    made = subprocess.run([plsubmit, "--no-submit", "--parsable", "--runs", step.path("runs"), "true"],
+                          env=step.environment(0), timeout=LIMIT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=True)
+    trial = os.path.join(made.stdout.split(";")[1].strip(), "trial-0000")
+    os.makedirs(os.path.join(trial, "attempt-0"))
+    stop_at_usr2(step, step.start(PLUME_RUN_DIR=os.path.dirname(trial), PLUME_TRIAL="0", PLUME_ATTEMPT="0"))
+    with open(os.path.join(trial, "result.json"), encoding="utf-8") as f:
+        result = json.load(f)
+    equal((result["state"], result["stopped"], result["exit_code"]), ("cancelled", "USR2", 140))
+    equal(result["cause"], {"kind": "cancelled", "text": "the program stopped at SIGUSR2", "confidence": "inferred",
+                            "inferred": True})
 
 
 def test_should_stop(step):

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -147,6 +148,14 @@ static void test_finish_hub_said_failed(void **state)
     finish_after("plrund: this attempt is failed, by its cause 'exit': rank 3 on n7, exit code 9\n"
                  "plrund: last lines of the cause:\nplrund:   its reason\n",
                  9, 9, "failed", "exit");
+}
+
+/* The program stopped at a signal: srun has 0. */
+static void test_finish_hub_said_cancelled(void **state)
+{
+    (void)state;
+    finish_after("plrund: this attempt is cancelled, by its cause 'cancelled'\n", 0, 1, "cancelled",
+                 "cancelled");
 }
 
 /* Such words of a program do not change what srun says. */
@@ -306,6 +315,9 @@ static void test_finish_stopped(void **state)
     static const char good[] = "\"state\":\"done\",\"exit_code\":0,\"stopped\":\"USR1\"";
     static const char pltrain[] = "\"state\":\"failed\",\"exit_code\":130,\"stopped\":\"USR1\","
                                   "\"cause\":{\"kind\":\"exit\",\"exit\":130,\"rank\":1}";
+    static const char first[] = "\"state\":\"cancelled\",\"exit_code\":138,\"stopped\":\"USR1\","
+                                "\"cause\":{\"kind\":\"cancelled\",\"confidence\":\"inferred\","
+                                "\"text\":\"the program stopped at SIGUSR1\"}"; /* the hub's */
     static const char near[] = "echo JobState=RUNNING RunTime=01:58:00 TimeLimit=02:00:00";
 
     signal_option = "USR1@60";
@@ -322,7 +334,10 @@ static void test_finish_stopped(void **state)
     stopped_with(good, "exit 1", 138, "timed-out", "timeout"); /* Slurm does not answer */
     signal_option = "R:USR1";                                  /* 60 s */
     stopped_with(good, near, 138, "timed-out", "timeout");
+    stopped_with(first, near, 138, "timed-out", "timeout");
+    stopped_with(first, "exit 1", 138, "timed-out", "timeout");
     signal_option = NULL;
+    stopped_with(first, near, 138, "cancelled", "cancelled");
     stopped_with(good, near, 138, "cancelled", "cancelled");
     stopped_with(good, "exit 1", 138, "cancelled", "cancelled");
     /* The run reported that it is complete; it failed by itself; the hub knows the cause. */
@@ -340,6 +355,42 @@ static void test_finish_stopped(void **state)
                  near, 143, "preempted", "preempted");
     stopped_with("\"state\":\"done\",\"exit_code\":0,\"stopped\":\"TERM\"", near, 0, "done", NULL);
     stopped_with("\"state\":\"done\",\"exit_code\":0", near, 0, "done", NULL);
+    signal_option = NULL;
+}
+
+/* Of the disk that has no room for the change, which a limit of files' sizes stands for. */
+static void test_finish_stopped_on_a_full_disk(void **state)
+{
+    static const char first[] =
+        "{\"schema\":\"plume-result/1\",\"trial\":0,\"attempt\":0,\"state\":\"cancelled\","
+        "\"exit_code\":138,\"stopped\":\"USR1\",\"cause\":{\"kind\":\"cancelled\",\"text\":"
+        "\"the program stopped at SIGUSR1\",\"confidence\":\"inferred\",\"inferred\":true}}\n";
+    int before = dup(STDERR_FILENO), said[2];
+    struct rlimit size, none;
+    char text[512];
+    ssize_t n;
+
+    signal_option = "USR1@60";
+    remove_run(NULL);
+    make_run(NULL);
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), first, strlen(first), 0666, NULL), 0);
+    assert_true(before >= 0 && pipe2(said, O_CLOEXEC) == 0 && dup2(said[1], STDERR_FILENO) >= 0);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &size), 0);
+    none = (struct rlimit){0, size.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    finish_with(0, 138, "cancelled", "cancelled"); /* not done, as the hub has written it */
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &size), 0);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(said[1]);
+    n = read(said[0], text, sizeof(text) - 1);
+    text[PL_MAX(n, (ssize_t)0)] = '\0';
+    if (!strstr(text, "the trial is timed-out, but its result could not be changed: "))
+        fail_msg("%s", text);
+    close(said[0]);
+    close(before);
     signal_option = NULL;
 }
 
@@ -399,10 +450,12 @@ int main(void)
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stopped),
+        IN_RUN(test_finish_stopped_on_a_full_disk),
         IN_RUN(test_finish_folder_removed),
         IN_RUN(test_finish_waits_for_a_hub_that_listens),
         IN_RUN(test_finish_hub_said_done),
         IN_RUN(test_finish_hub_said_failed),
+        IN_RUN(test_finish_hub_said_cancelled),
         IN_RUN(test_finish_said_against_the_code),
         IN_RUN(test_finish_cancels_no_retry),
     };

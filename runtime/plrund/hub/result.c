@@ -5,6 +5,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_folder.h"
 #include "common/run/run_state.h"
+#include "common/run/run_stopped.h"
 #include "runtime/plrund/hub/hub_private.h"
 
 #include <string.h>
@@ -148,6 +149,8 @@ static void say_result(const struct pl_hub *hub, enum pl_trial_state state)
     const char *kind = pl_json_string(hub->cause, "kind"), *node, *text;
     int64_t rank;
 
+    if (state == PL_TRIAL_CANCELLED) /* also where the program stopped at a signal */
+        kind = pl_cause_name(PL_CAUSE_CANCELLED);
     if (!kind) {
         pl_log_error("run", "this attempt is %s", pl_trial_state_name(state));
         return;
@@ -184,12 +187,14 @@ static enum pl_trial_state end_state(const struct pl_hub *hub)
 }
 
 /* A new reference; NULL = no memory. */
-static json_t *make_result(struct pl_hub *hub)
+static json_t *make_result(struct pl_hub *hub, enum pl_trial_state *ret_state)
 {
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(json_decrefp) json_t *result = NULL;
     json_t *others = json_object_get(hub->doc, "others");
+    int stopped;
 
+    *ret_state = end_state(hub);
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code", exit_code(hub), "started",
@@ -207,6 +212,11 @@ static json_t *make_result(struct pl_hub *hub)
         json_object_set_new(result, "finished", json_true());
     if (find_fact(hub->doc, "stopped"))
         json_object_set(result, "stopped", find_fact(hub->doc, "stopped"));
+    /* Of another step nobody asks Slurm, and Slurm has its exit code. */
+    stopped = s->run_dir ? pl_run_stopped_at(hub->run, result, *ret_state) : 0;
+    if (stopped && pl_run_set_stopped(result, stopped, PL_CAUSE_CANCELLED, PL_CONFIDENCE_INFERRED,
+                                      ret_state) < 0)
+        return NULL;
     add_numbers(hub, result);
     add_left_out(hub, result);
     return json_deep_copy(result); /* references are not counted for two threads */
@@ -265,7 +275,7 @@ static void begin(struct pl_hub *hub, void (*done)(struct pl_hub *hub))
 {
     struct pl_hub_end *end = hub->run && hub->attempt_dir ? calloc(1, sizeof(*end)) : NULL;
 
-    if (end && !(end->result = make_result(hub))) {
+    if (end && !(end->result = make_result(hub, &end->state))) {
         free(end);
         end = NULL;
     }
@@ -279,7 +289,6 @@ static void begin(struct pl_hub *hub, void (*done)(struct pl_hub *hub))
         return;
     }
     end->hub = hub;
-    end->state = end_state(hub);
     end->last = done != NULL;
     end->done = done;
     end->events = pl_log_queue_take(&hub->events);
@@ -317,5 +326,5 @@ void pl_hub_give_up_end(struct pl_hub *hub)
                  "the run folder '%s' does not answer: result.json and up to %zu lines of its log "
                  "are not written",
                  pl_run_dir(hub->run), lines);
-    say_result(hub, end_state(hub));
+    say_result(hub, hub->end ? hub->end->state : end_state(hub));
 }
