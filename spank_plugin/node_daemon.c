@@ -442,7 +442,7 @@ void pl_node_daemon_exited(struct pl_node_daemon *daemon, unsigned rank, int sta
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    tell(daemon, &line, pl_rank_line_exited(&line, rank, status, 0, false));
+    tell(daemon, &line, pl_rank_line_exited(&line, rank, status, 0, -1));
 }
 
 /* Waits until the daemon's end is closed (0) or it says that it is busy (1): the hub of a step of

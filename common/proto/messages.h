@@ -128,7 +128,7 @@ struct pl_msg {
         struct pl_msg_rank_exited {
             int64_t rank, status, at_ns; /* wait status; CLOCK_MONOTONIC */
             int64_t term_default; /* 1: SIGTERM had its default action, so that a code is no answer
-                                     to it; ABSENT = not known */
+                                     to it; 0: it had another one; ABSENT = not known */
         } rank_exited;
 
         struct pl_msg_rank_world {

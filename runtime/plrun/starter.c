@@ -77,7 +77,7 @@ static int await_world(struct pl_starter *s, struct pl_error *err)
     for (;;) {
         if (pl_starter_was_signalled(s)) {
             pl_rank_link_signalled(&s->link, s->early_signal, NULL);
-            pl_rank_link_exited(&s->link, s->early_signal, false, NULL);
+            pl_rank_link_exited(&s->link, s->early_signal, -1, NULL);
             s->code = 128 + s->early_signal;
             return 1;
         }
@@ -93,8 +93,8 @@ static void report_end(struct pl_starter *s)
 {
     struct timespec pause = {0, 10000000};
 
-    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status,
-                                                   pl_term_is_default(&s->look), NULL) == -ENOMEM;
+    for (int i = 0; i < 100 && pl_rank_link_exited(&s->link, s->status, pl_term_default(&s->look),
+                                                   NULL) == -ENOMEM;
          i++)
         nanosleep(&pause, NULL);
 }

@@ -33,7 +33,9 @@ void pl_term_look(struct pl_term_look *look, pid_t child)
     pl_term_look_last(look, child);
 }
 
-bool pl_term_is_default(const struct pl_term_look *look)
+int pl_term_default(const struct pl_term_look *look)
 {
-    return look->looked && !look->survives;
+    if (look->survives)
+        return 0;
+    return look->looked ? 1 : -1;
 }

@@ -19,7 +19,8 @@ void pl_term_look(struct pl_term_look *look, pid_t child);
 /* Its last state: it has ended, and is not reaped. */
 void pl_term_look_last(struct pl_term_look *look, pid_t child);
 
-/* True if they had their default action at each look, and there was one before its end. */
-bool pl_term_is_default(const struct pl_term_look *look);
+/* 1 if they had their default action at each look, and there was one before its end; 0 if one of
+ * them had not, once; -1: not known. */
+int pl_term_default(const struct pl_term_look *look);
 
 #endif

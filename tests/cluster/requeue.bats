@@ -239,3 +239,50 @@ TXT
     [ "$(result trains not_requeued)" = '--requeue-on allows 1 requeue after the cause timeout' ]
     [[ $(plstat why "$(job_of trains)") == *'time limit'*'the program stopped at SIGUSR1'* ]]
 }
+
+# is_completing NAME: Slurm ends its job.
+is_completing() { [[ $(scontrol -o show job "$(job_of "$1")_0") == *JobState=COMPLETING* ]]; }
+
+@test "a program that obeys Slurm's signal before its plrun has seen it is not done" {
+    cat >prog <<'TXT'
+#!/bin/bash
+trap 'exit 0' TERM
+echo "$PLUME_REASON"
+[[ $1 != leaves ]] && ((PLUME_ATTEMPT == 0)) || exit 0
+echo "$$ $(($(ps -o ppid= -p $PPID)))" >"$1.new" && mv "$1.new" "$1"
+sleep infinity &
+if [[ $1 == outlives ]]; then
+    trap '((n++)) && exit 0; : >got' TERM
+    while :; do wait; done
+fi
+wait
+TXT
+    chmod +x prog
+    for name in requeued cancelled leaves outlives; do
+        submit $name ./prog $name
+    done
+    wait_for 60 is leaves 'done' 1
+    wait_for 60 test -s outlives
+    scancel --signal=TERM "$(job_of outlives)_0"
+    wait_for 60 test -e got
+    scancel "$(job_of outlives)_0"
+    for name in requeued cancelled; do
+        wait_for 60 test -s $name
+        # slurmstepd is about to signal plrun, and has signalled the program.
+        kill -STOP "$(cut -d ' ' -f 2 $name)"
+    done
+    scontrol requeue "$(job_of requeued)_0"
+    scancel "$(job_of cancelled)_0"
+    for name in requeued cancelled; do
+        wait_for 30 is_completing $name
+        kill -TERM "$(cut -d ' ' -f 1 $name)"
+        wait_for 30 test -s "$(run_of $name)/trial-0000/result.json"
+        kill -CONT "$(cut -d ' ' -f 2 $name)"
+    done
+    wait_for 60 is requeued 'done' 2
+    [ "$(<"$(run_of requeued)/trial-0000/attempt-1/rank-0.out")" = preempt ]
+    for name in cancelled outlives; do
+        wait_for 60 is $name cancelled 1
+    done
+    [[ $(plstat why "$(job_of cancelled)") == *'CAUSE cancelled'* ]]
+}

@@ -156,11 +156,11 @@ class Rank(Lines):
             os.close(fd)
         return self
 
-    def exited(self, code=0, signal_number=0):
+    def exited(self, code=0, signal_number=0, **more):
         for stream in (self.out, self.err):
             if stream:
                 stream.end()
-        self.send(type="exited", status=code << 8 | signal_number, at_ns=time.monotonic_ns())
+        self.send(type="exited", status=code << 8 | signal_number, at_ns=time.monotonic_ns(), **more)
 
     def close(self):
         super().close()
@@ -405,6 +405,18 @@ class Step:
                 raise AssertionError(f"plrund {d.node} died of signal {-d.rc}")
             d.control.close()
         shutil.rmtree(self.dir)
+
+
+@contextlib.contextmanager
+def another_step():
+    """A step of its own for one case of several."""
+    step = Step()
+    failed = True
+    try:
+        yield step
+        failed = False
+    finally:
+        step.finish(failed)
 
 
 RECORD = "JobId=1 JobName=x JobState={state} Restarts={restarts} RunTime={ran} TimeLimit={limit} " \

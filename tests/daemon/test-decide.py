@@ -145,6 +145,50 @@ def test_exit_code_without_its_signal(step):
     equal((step.result()["state"], step.result()["cause"]["confidence"]), ("timed-out", "asked"))
 
 
+def good_end(step, said, term_default):
+    """Slurm signals a program first: it saves and exits with 0 before plrun has seen the signal. The state, the
+    kind of the cause, if that is inferred, and the number of questions."""
+    step.scontrol(f"echo >>{step.path('run-0', 'asks')}; {said}")
+    d, ranks = running(step)
+    ranks[0].exited(0, **term_default)
+    ranks[1].exited(0)
+    for r in ranks:
+        equal(r.expect("verdict")["code"], 0)
+        r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    result = step.result()
+    cause = result.get("cause") or {}
+    n_asks = os.path.getsize(step.path("run-0", "asks")) if os.path.exists(step.path("run-0", "asks")) else 0
+    return result["state"], cause.get("kind"), cause.get("inferred", False), result["exit_code"], n_asks
+
+
+def test_good_end_before_its_signal(step):
+    """A program that handles SIGTERM may have obeyed: only Slurm knows. Others cannot have."""
+    ended, preempted = record(state="COMPLETING"), record(preempt="2026-01-01T00:00:00")
+    requeued = record(state="COMPLETING", restarts=1)
+    past = record(state="COMPLETING", ran="01:00:03")
+    handles, default, unknown = {"term_default": 0}, {"term_default": 1}, {}
+    for said, how, want in ((ended, handles, ("cancelled", "cancelled", True, 1, 1)),
+                            (preempted, handles, ("preempted", "preempted", False, 1, 1)),
+                            (requeued, handles, ("preempted", "preempted", False, 1, 1)),
+                            (past, handles, ("timed-out", "timeout", False, 1, 1)),
+                            (record(), handles, ("done", None, False, 0, 1)),
+                            (record(ran="01:00:03"), handles, ("done", None, False, 0, 1)),
+                            ("exit 1", handles, ("done", None, False, 0, 4)),
+                            (ended, default, ("done", None, False, 0, 0)),
+                            (ended, unknown, ("done", None, False, 0, 0))):
+        with harness.another_step() as own:
+            equal((said, how, good_end(own, said, how)), (said, how, want))
+
+
+def test_good_end_and_slurm_hangs(step):
+    """A controller that does not answer costs such a program five seconds, and no good end."""
+    begin = time.monotonic()
+    equal(good_end(step, "exec sleep 1000", {"term_default": 0}), ("done", None, False, 0, 1))
+    took = time.monotonic() - begin
+    assert took < 9 * harness.SLOW, took
+
+
 def test_exit_code_past_the_limit(step):
     """Slurm looks at limits now and then: a job that runs on has not ended its rank."""
     step.scontrol(record(ran="01:00:03", limit="01:00:00"))

@@ -9,21 +9,9 @@ import signal
 import subprocess
 
 import harness
-from harness import equal, record, running, wait_for
+from harness import another_step, equal, record, running, wait_for
 
 PLRUN = os.path.join(os.path.dirname(harness.PLRUND), "plrun")
-
-
-@contextlib.contextmanager
-def another_step():
-    """A step of its own for one case of several."""
-    step = harness.Step()
-    failed = True
-    try:
-        yield step
-        failed = False
-    finally:
-        step.finish(failed)
 
 
 def slurm_says(step, first, then=None):
@@ -221,6 +209,16 @@ def test_failed_just_before_scancel(step):
         with another_step() as own:
             slurm_says(own, record(state="COMPLETING"))
             equal((program, state_of_two(own, program)), (program, state))
+
+
+def test_good_end_just_before_the_signal(step):
+    """Slurm signals the program before its plrun: one that handles SIGTERM may have left because of it."""
+    for program, state, n in (("trap 'exit 0' TERM; kill $$", "cancelled", 1), ("trap '' TERM", "cancelled", 1),
+                              ("trap 'exit 0' USR1", "cancelled", 1), ("trap 'exit 0' INT", "done", 0)):
+        with another_step() as own:
+            slurm_says(own, record(state="COMPLETING"))
+            code, said = plrun(own, program)
+            equal((program, code, own.result()["state"], len(asks(own))), (program, 0, state, n))
 
 
 def test_preempted_by_the_users_signal(step):
@@ -427,9 +425,9 @@ def test_survived_slurm_hangs(step):
 
 
 def test_survived_then_job_completes(step):
-    """At a good end COMPLETING tells nothing: the job may be over because its ranks are."""
+    """A later signal was meant: the job does not complete by itself while plrun waits for the hub."""
     slurm_says(step, record(), record(state="COMPLETING"))
-    equal(good_end(step), ("done", None, False))
+    equal(good_end(step), ("cancelled", "cancelled", True))
 
 
 def test_survived_then_preempted(step):

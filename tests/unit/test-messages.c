@@ -222,7 +222,7 @@ static void test_rank_line_is_read(void **state)
 {
     static const char *const names[] = {"loss", "acc"};
     static const double values[] = {0.25, -1e-9};
-    struct pl_buf l[11] = {{0}};
+    struct pl_buf l[12] = {{0}};
     json_t *o[PL_COUNT(l)] = {NULL};
     struct pl_msg m;
 
@@ -243,17 +243,18 @@ static void test_rank_line_is_read(void **state)
     assert_int_equal(m.rank_spawned.rank, 2);
     m = read_back(&l[6], pl_rank_line_signalled(&l[6], 15), &o[6]);
     assert_int_equal(m.rank_signalled.signal, 15);
-    m = read_back(&l[7], pl_rank_line_exited(&l[7], -1, 768, UINT64_C(9007199254740993), true),
-                  &o[7]);
+    m = read_back(&l[7], pl_rank_line_exited(&l[7], -1, 768, UINT64_C(9007199254740993), 1), &o[7]);
     assert_true(m.rank_exited.status == 768 && m.rank_exited.at_ns == 9007199254740993 &&
                 m.rank_exited.term_default == 1);
-    m = read_back(&l[8], pl_rank_line_exited(&l[8], 0, 15, 0, false), &o[8]);
+    m = read_back(&l[8], pl_rank_line_exited(&l[8], 0, 15, 0, -1), &o[8]);
     assert_true(m.rank_exited.rank == 0 && m.rank_exited.at_ns == PL_MSG_ABSENT &&
                 m.rank_exited.term_default == PL_MSG_ABSENT);
     m = read_back(&l[9], pl_rank_line_ready(&l[9], 9, "/tmp/s"), &o[9]);
     assert_string_equal(m.owner_ready.socket, "/tmp/s");
     m = read_back(&l[10], pl_rank_line_failed(&l[10], "no"), &o[10]);
     assert_string_equal(m.owner_failed.text, "no");
+    m = read_back(&l[11], pl_rank_line_exited(&l[11], 0, 0, 0, 0), &o[11]);
+    assert_int_equal(m.rank_exited.term_default, 0);
     for (size_t i = 0; i < PL_COUNT(l); i++) {
         json_decref(o[i]);
         pl_buf_finish(&l[i]);

@@ -95,7 +95,7 @@ int pl_rank_line_signalled(struct pl_buf *out, int signal)
 }
 
 int pl_rank_line_exited(
-    struct pl_buf *out, int64_t rank, int status, uint64_t at_ns, bool term_default)
+    struct pl_buf *out, int64_t rank, int status, uint64_t at_ns, int term_default)
 {
     struct pl_mini_writer w = begin(out, "exited");
 
@@ -104,8 +104,8 @@ int pl_rank_line_exited(
     pl_mini_put_int(&w, "status", status);
     if (at_ns)
         pl_mini_put_int(&w, "at_ns", (int64_t)at_ns);
-    if (term_default)
-        pl_mini_put_int(&w, "term_default", 1);
+    if (term_default >= 0)
+        pl_mini_put_int(&w, "term_default", term_default);
     return pl_mini_close(&w, '}');
 }
 

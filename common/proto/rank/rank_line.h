@@ -44,10 +44,11 @@ int pl_rank_line_exchange(struct pl_buf *out, const char *name, const char *valu
 /* rank: -1 on a rank's own connection; the plugin's control socket serves all ranks. */
 int pl_rank_line_spawned(struct pl_buf *out, int64_t rank, pid_t pid);
 int pl_rank_line_signalled(struct pl_buf *out, int signal);
-/* status as from wait(2); at_ns on CLOCK_MONOTONIC, 0 = not known; term_default: SIGTERM had its
- * default action in the program, as far as its starter has looked; false = not known. */
+/* status as from wait(2); at_ns on CLOCK_MONOTONIC, 0 = not known; term_default: 1 = SIGTERM had
+ * its default action in the program, as far as its starter has looked; 0 = it had another one; -1 =
+ * not known. */
 int pl_rank_line_exited(
-    struct pl_buf *out, int64_t rank, int status, uint64_t at_ns, bool term_default);
+    struct pl_buf *out, int64_t rank, int status, uint64_t at_ns, int term_default);
 
 /* To the daemon's owner, once: it listens, or why it does not. */
 int pl_rank_line_ready(struct pl_buf *out, pid_t pid, const char *socket);

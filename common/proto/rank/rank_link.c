@@ -240,7 +240,7 @@ int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_erro
 
 int pl_rank_link_exited(struct pl_rank_link *link,
                         int status,
-                        bool term_default,
+                        int term_default,
                         struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};

@@ -87,12 +87,12 @@ int pl_rank_link_recv(struct pl_rank_link *link,
                       struct pl_error *err);
 
 /* A guarding starter reports its child: it runs, it got a signal from outside, it ended with this
- * wait status now. */
+ * wait status now. term_default: see pl_rank_line_exited(). */
 int pl_rank_link_spawned(struct pl_rank_link *link, pid_t pid, struct pl_error *err);
 int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_error *err);
 int pl_rank_link_exited(struct pl_rank_link *link,
                         int status,
-                        bool term_default,
+                        int term_default,
                         struct pl_error *err);
 
 /* Waits for the daemon's "world" and applies it to the environment through setenv(): entries of

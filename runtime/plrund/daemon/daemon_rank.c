@@ -195,18 +195,17 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
         oom = pl_daemon_oom_kills();
     pl_daemon_send_metrics(d);
     pl_daemon_gpu_drain(d);
-    pl_uplink_send(d->uplink,
-                   &(struct pl_msg){
-                       .type = PL_MSG_NODE_EXITED,
-                       .node_exited = {.rank = rank->rank,
-                                       .status = status,
-                                       .at_ns = (int64_t)at_ns,
-                                       .killed = rank->killed,
-                                       .oom = d->oom_kills >= 0 && oom > d->oom_kills,
-                                       .runtime = rank->starter_gone && !rank->killed,
-                                       .term_default = rank->term_default ? 1 : PL_MSG_ABSENT,
-                                       .text = text ? text : ""},
-                   });
+    pl_uplink_send(d->uplink, &(struct pl_msg){
+                                  .type = PL_MSG_NODE_EXITED,
+                                  .node_exited = {.rank = rank->rank,
+                                                  .status = status,
+                                                  .at_ns = (int64_t)at_ns,
+                                                  .killed = rank->killed,
+                                                  .oom = d->oom_kills >= 0 && oom > d->oom_kills,
+                                                  .runtime = rank->starter_gone && !rank->killed,
+                                                  .term_default = rank->term_default,
+                                                  .text = text ? text : ""},
+                              });
     if (oom > d->oom_kills)
         d->oom_kills = oom;
     d->n_ended++;
@@ -237,7 +236,7 @@ static void on_message(struct pl_rank *rank, const struct pl_msg *m)
         rank_started(rank, m->rank_spawned.pid);
         break;
     case PL_MSG_RANK_EXITED:
-        rank->term_default = m->rank_exited.term_default == 1;
+        rank->term_default = m->rank_exited.term_default;
         pl_rank_ended(rank, (int)m->rank_exited.status,
                       m->rank_exited.at_ns == PL_MSG_ABSENT ? pl_now_ns()
                                                             : (uint64_t)m->rank_exited.at_ns);
@@ -375,6 +374,7 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .guard_pid = hello->guarded ? c->pid : 0,
                              .guard = PL_PROCESS_INIT,
                              .pidfd = -EBADF,
+                             .term_default = PL_MSG_ABSENT,
                              .step = -1,
                              .best = NAN};
     if (rank->guarded) /* its connection is open: it lives */

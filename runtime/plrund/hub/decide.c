@@ -176,9 +176,9 @@ static struct pl_decision without_failure(const struct pl_evidence *e)
         return simple(PL_DECIDE_WAIT);
     if (e->launch_failed || e->unstarted >= 0)
         return simple(PL_DECIDE_LAUNCH);
-    /* The tasks alone got the signal of a job that is preempted or out of time; they may have
-     * saved. */
-    if (e->plugin && !answered && !e->unfinished)
+    /* The tasks got the signal of a job that is preempted or out of time before whoever reports it,
+     * or they alone; they may have saved. */
+    if ((e->plugin || e->obeyed) && !answered && !e->unfinished)
         return simple(PL_DECIDE_ASK_SLURM);
     return e->unfinished ? outer_cause(PL_CAUSE_UNKNOWN, PL_CONFIDENCE_INFERRED, false)
                          : simple(PL_DECIDE_END);

@@ -15,6 +15,9 @@
  * or slurmstepd holds the last of these ends back until the hub has decided (`held`): then Slurm,
  * or who ended the script or srun, has ended the step.
  *
+ * A rank that ends with 0 may have obeyed Slurm's signal, too. So Slurm is asked about a good end:
+ * under the plugin about each, under plrun about that of a rank that handles such signals.
+ *
  * An earlier failure may still be on its way from another node: the first failure waits a moment.
  * Meanwhile Slurm is asked whether it ends the job, if that failure is an exit code: a rank may
  * take SIGTERM, save and exit before whoever reports the signal has run. An answer that comes too
@@ -46,7 +49,7 @@ struct pl_slurm_answer {
     bool silent;             /* scontrol failed */
     bool job_runs;           /* JobState=RUNNING */
     bool asked_late;         /* the question is from after all nodes had left */
-    bool held;               /* plugin: slurmstepd has not told srun of all ends: see below */
+    bool held;               /* srun has not been told of all ends: see above */
     bool final;              /* it came after a failure, or after all nodes had left: ask no more */
 };
 
@@ -58,6 +61,7 @@ struct pl_evidence {
     bool terminated; /* the step got SIGTERM or SIGINT from outside, before any failure that such
                         a signal does not explain */
     bool signalled_late; /* it got one after a failure that was an exit code, before the cause */
+    bool obeyed;         /* a rank has ended with 0 that may have done so at such a signal */
     bool all_left;       /* every node said bye, or is lost */
     bool launch_failed;  /* no world was published */
     bool has_cause;      /* a CAUSE was carried out */

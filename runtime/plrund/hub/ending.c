@@ -79,6 +79,7 @@ static struct pl_evidence collect_evidence(struct pl_hub *hub)
         .plugin = hub->step->plugin,
         .terminated = hub->terminated != 0,
         .signalled_late = hub->signalled_late,
+        .obeyed = hub->may_have_obeyed,
         .all_left = left,
         .launch_failed = hub->refusal != NULL,
         .has_cause = hub->cause != NULL,
@@ -294,15 +295,15 @@ static void ask_slurm(struct pl_hub *hub)
         hub->ask = ask;
 }
 
-/* True if srun cannot know yet that all ranks have ended: the last slurmstepd waits for the hub.
- * One whose daemon is lost does not. */
+/* True if srun cannot know yet that all ranks have ended: the plrun of this node waits for the hub,
+ * and so does the last slurmstepd, for a while. One whose daemon is lost does not. */
 static bool end_is_held(const struct pl_hub *hub)
 {
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         if (hub->nodes[i].lost)
             return false;
-    return hub->step->plugin &&
-           (!all_left(hub) || pl_now_ns() - hub->left_ns < HELD_MS * 1000000ull);
+    return !hub->step->plugin || !all_left(hub) ||
+           pl_now_ns() - hub->left_ns < HELD_MS * 1000000ull;
 }
 
 static void on_slurm_answer(void *ctx, const char *output)

@@ -214,8 +214,10 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
                                             : "collateral"));
     pl_hub_event(hub, event);
     pl_hub_hang_ended(hub, (unsigned)m->rank);
-    if (state == PL_RANK_DONE && !m->killed)
+    if (state == PL_RANK_DONE && !m->killed) {
         note_done(hub, node_id, m);
+        hub->may_have_obeyed |= m->term_default == 0;
+    }
     if (state != PL_RANK_FAILED)
         return;
     pl_hub_failed(hub, &(struct pl_failure){

@@ -133,6 +133,7 @@ struct pl_hub {
     struct pl_hub_done first_done; /* the earliest; it may explain failures that are echoes */
     int terminated;                /* a signal that the step got from outside, 0 = none */
     bool signalled_late;           /* one came after a failure of a rank's own */
+    bool may_have_obeyed;          /* a rank that handles such signals has ended with 0 */
     enum pl_slurm_question question;
     struct pl_slurm_answer answer;
     struct pl_scontrol *ask; /* NULL = none runs */
