@@ -506,7 +506,8 @@ def profile_kernels(run, ncu, model, batch):
     """A step's kernels, each alone on the GPU."""
     runs = []
     for steps in (2, 4):
-        argv = [ncu, "--csv", "--page", "raw", "--metrics", ",".join(METRICS)]
+        argv = [ncu, "--clock-control", "none", "--csv", "--page", "raw", "--metrics",
+                ",".join(METRICS)]
         done = run.execute(argv + run.command(model, "bf16", batch, "--no-cuda-graphs", "--max-steps",
                                               str(steps)), model)
         if done.returncode != 0:
