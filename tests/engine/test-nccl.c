@@ -184,6 +184,20 @@ static const char *old_library(struct pl_comm *host, void *shared)
                  "NCCL of rank 1: libnccl is 2.18.5, but plume-cuda.so was built for 2.");
 }
 
+/* What differs in the last number only has the same functions. */
+static const char *older_patch(struct pl_comm *host, void *shared)
+{
+    _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;
+    struct pl_error err = {0};
+    char why[PL_NCCL_TEXT];
+    int header = 0, library = 0;
+
+    TRY(pl_nccl_table.versions(&header, &library, why));
+    fake_nccl.library_version = header / 100 * 100;
+    TRY(make(host, &comm, &err));
+    return NULL;
+}
+
 static const char *other_library(struct pl_comm *host, void *shared)
 {
     struct pl_comm *comm = NULL;
@@ -224,8 +238,8 @@ static const char *init_hangs(struct pl_comm *host, void *shared)
 
 static void test_create_errors(void **state)
 {
-    const char *(*const cases[])(struct pl_comm *, void *) = {old_library, other_library,
-                                                              init_fails, init_hangs};
+    const char *(*const cases[])(struct pl_comm *, void *) = {
+        old_library, older_patch, other_library, init_fails, init_hangs};
 
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
         fake_nccl_share();

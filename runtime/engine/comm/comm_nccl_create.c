@@ -67,7 +67,8 @@ static void version_text(int version, char ret[16])
     snprintf(ret, 16, "%d.%d.%d", version / 10000 % 1000, version / 100 % 100, version % 100);
 }
 
-/* A library fits if it has the header's major version and is not older. */
+/* A library fits if it has the header's major version and not an older minor one: functions are not
+ * added by what differs in the last number only. */
 static void fill_hello(const struct nccl *n, struct nccl_hello *hello)
 {
     char header[16], library[16];
@@ -79,7 +80,7 @@ static void fill_hello(const struct nccl *n, struct nccl_hello *hello)
     hello->library = l;
     version_text(h, header);
     version_text(l, library);
-    if (l / 10000 != h / 10000 || l < h)
+    if (l / 10000 != h / 10000 || l / 100 < h / 100)
         snprintf(hello->text, sizeof(hello->text),
                  "libnccl is %s, but plume-cuda.so was built for %s: put the newer one first in "
                  "LD_LIBRARY_PATH",
