@@ -122,6 +122,11 @@ struct pl_pool2d_args {
  * inv_std times the latter. batchnorm_backward writes dx (+)= w inv_std (dz - mean of dz - (x -
  * mean) inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz.
  *
+ * With `alone` the caller adds no sums of others. The functions that sum up may then do all that
+ * needs one number per channel: batchnorm_sums mean, inv_std and running_*, and batchnorm_back_sums
+ * `factors`, of the type of mean, in place of back_sums. Kernels of so few numbers take a GPU as
+ * long as it takes to start them.
+ *
  * If r is given, it is added before relu; dr (+)= dz, by batchnorm_back_sums, where it is given.
  * Without dr_add batchnorm_backward may read dr instead of y and dy.
  *
@@ -130,16 +135,19 @@ struct pl_pool2d_args {
  * one to which r is added. relu passes what is above 0 after rounding. Backward
  * may read from y what relu has passed. Where there is no r, it may also compute it from x, as
  * forward does. */
+#define PL_BATCHNORM_FACTORS 7
+
 struct pl_batchnorm_args {
     size_t batch, channels, inner;
     double eps, momentum;
-    bool training, relu;
+    bool training, relu, alone;
     bool dx_add, dw_add, db_add, dr_add;
     bool x_half, y_half;
     enum pl_half half;
     const void *x, *w, *b, *r, *dy;
     double *sums, *back_sums;         /* doubles in every table */
     void *running_mean, *running_var; /* [channels] */
+    void *factors;                    /* [PL_BATCHNORM_FACTORS, channels], if alone */
     void *mean, *inv_std, *y;         /* written forward, read backward */
     void *dx, *dw, *db, *dr;
 };

@@ -23,8 +23,8 @@ namespace pl_cuda
 {
 
 #define THREADS 128
-#define ROWS 8  /* per thread, with inner = 1 */
-#define AHEAD 4 /* rows that a thread reads before it writes them */
+#define ROWS 32       /* per thread at most, with inner = 1 */
+#define ENOUGH 270336 /* threads, 2048 for each multiprocessor of an H100 */
 
 namespace
 {
@@ -50,6 +50,25 @@ template <int V, bool COLUMNS> struct places {
     }
 };
 
+/* The numbers of W channels from c on, or W times `none`. Those that are aligned are loaded 16
+ * bytes at a time; W = 8 says that they are. */
+template <int W, bool ALIGNED, class G>
+__device__ __forceinline__ void take_numbers(const G *p, size_t c, real<G> none, real<G> *to)
+{
+    const int at_once = ALIGNED || W > 4 ? (W < 4 ? W : 4) : 1;
+
+    PL_UNROLL
+    for (int j = 0; j < W; j += at_once) {
+        bunch<G, at_once> some = {};
+
+        if (p)
+            some = take_raw<at_once>(p, c + j);
+        PL_UNROLL
+        for (int k = 0; k < at_once; k++)
+            to[j + k] = p ? widen_one(some.of[k]) : none;
+    }
+}
+
 /* F, OUT: as in sums.cuh, with V channels or with one. */
 template <int V, bool COLUMNS, class F, class OUT>
 void by_channel(const struct pl_batchnorm_args *a, const F &term, const OUT &out)
@@ -61,7 +80,7 @@ void by_channel(const struct pl_batchnorm_args *a, const F &term, const OUT &out
 }
 
 template <class X, int V, bool COLUMNS> struct moments {
-    enum { ahead = 8, resident = 4 };
+    enum { ahead = V == 8 ? 4 : 8, resident = V == 8 ? 3 : 4 };
     typedef bunch<X, V> terms;
     typedef sums_nothing numbers;
     const X *x;
@@ -102,56 +121,88 @@ struct moments_to {
 
 /* Each of W channels. */
 template <class OUT, int W> struct channels_to {
+    enum { numbers = 2 };
     OUT out;
+
+    __device__ void one(size_t c, const double sum[2]) const
+    {
+        out.one(c, sum);
+    }
 
     __device__ void operator()(size_t c, const double *sum) const
     {
         for (int j = 0; j < W; j++)
-            out.one(c * W + j, sum + 2 * j);
+            one(c * W + j, sum + 2 * j);
     }
 };
 
 template <class R> struct statistics {
     size_t channels;
     double eps, momentum;
-    bool training;
-    const double *sums;
     R *running_mean, *running_var, *mean, *inv_std;
+
+    /* Of n values with these sums. */
+    __device__ __forceinline__ void one(size_t c, double n, double of_x, double of_squares) const
+    {
+        double m = of_x / n, var = fmax(of_squares / n - m * m, 0.0);
+
+        mean[c] = (R)m;
+        inv_std[c] = (R)(1 / sqrt(var + eps));
+        if (running_mean) {
+            running_mean[c] = (R)((1 - momentum) * running_mean[c] + momentum * m);
+            running_var[c] =
+                (R)((1 - momentum) * running_var[c] + momentum * var * n / fmax(n - 1, 1.0));
+        }
+    }
 };
 
-template <class R> __global__ void __launch_bounds__(THREADS) statistics_kernel(statistics<R> s)
+/* sums: NULL in evaluation. */
+template <class R>
+__global__ void __launch_bounds__(THREADS) statistics_kernel(statistics<R> s, const double *sums)
 {
     size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    double n, m, var;
 
     if (c >= s.channels)
         return;
-    if (!s.training) {
-        s.mean[c] = s.running_mean[c];
-        s.inv_std[c] = (R)(1 / sqrt((double)s.running_var[c] + s.eps));
+    if (sums) {
+        s.one(c, sums[0], sums[1 + c], sums[1 + s.channels + c]);
         return;
     }
-    n = s.sums[0];
-    m = s.sums[1 + c] / n;
-    var = fmax(s.sums[1 + s.channels + c] / n - m * m, 0.0);
-    s.mean[c] = (R)m;
-    s.inv_std[c] = (R)(1 / sqrt(var + s.eps));
-    if (s.running_mean) {
-        s.running_mean[c] = (R)((1 - s.momentum) * s.running_mean[c] + s.momentum * m);
-        s.running_var[c] =
-            (R)((1 - s.momentum) * s.running_var[c] + s.momentum * var * n / fmax(n - 1, 1.0));
-    }
+    s.mean[c] = s.running_mean[c];
+    s.inv_std[c] = (R)(1 / sqrt((double)s.running_var[c] + s.eps));
 }
+
+/* Forward's sums, and what is made of them where there are no others. */
+template <class R> struct statistics_to {
+    moments_to sums;
+    statistics<R> of;
+    bool alone;
+
+    __device__ void one(size_t c, const double sum[2]) const
+    {
+        sums.one(c, sum);
+        if (alone)
+            of.one(c, (double)sums.values, sum[0], sum[1]);
+    }
+};
 
 /* The elements, for the passes over all of them. */
 struct elements {
     size_t count, channels, rows, lines; /* a thread's rows are so many lines apart */
     divider by_inner, by_channels, by_groups;
 
+    /* As few rows of so many groups as leave enough threads. */
+    static size_t lines_of(size_t batch, size_t groups)
+    {
+        size_t least = ceil_div(batch, ROWS), wanted = groups ? ceil_div(ENOUGH, groups) : 1;
+
+        return wanted < least ? least : wanted < batch ? wanted : batch;
+    }
+
     elements(const struct pl_batchnorm_args *a, int v)
         : count(a->batch * a->channels * a->inner), channels(a->channels), rows(a->batch),
-          lines(ceil_div(a->batch, ROWS)), by_inner(a->inner), by_channels(a->channels),
-          by_groups(a->channels / (size_t)v)
+          lines(lines_of(a->batch, a->channels / (size_t)v)), by_inner(a->inner),
+          by_channels(a->channels), by_groups(a->channels / (size_t)v)
     {
     }
 };
@@ -162,6 +213,7 @@ struct elements {
 template <class F, int V, bool COLUMNS>
 __global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
 {
+    const unsigned ahead = V == 8 ? 2 : 4; /* rows that a thread reads before it writes them */
     size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x, at, rest;
 
     if (COLUMNS) {
@@ -171,15 +223,15 @@ __global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
             return;
         typename F::template numbers<V> of(f, at * V);
 
-        for (size_t row = line; row < e.rows; row += AHEAD * e.lines) {
-            typename F::template terms<V> in[AHEAD] = {};
+        for (size_t row = line; row < e.rows; row += ahead * e.lines) {
+            typename F::template terms<V> in[ahead] = {};
 
             PL_UNROLL
-            for (unsigned k = 0; k < AHEAD; k++)
+            for (unsigned k = 0; k < ahead; k++)
                 if (row + k * e.lines < e.rows)
                     in[k] = f.template take_terms<V>((row + k * e.lines) * e.channels + at * V);
             PL_UNROLL
-            for (unsigned k = 0; k < AHEAD; k++)
+            for (unsigned k = 0; k < ahead; k++)
                 if (row + k * e.lines < e.rows)
                     f.template do_some<V, V>((row + k * e.lines) * e.channels + at * V, in[k], of);
         }
@@ -243,13 +295,10 @@ template <class X, class Y, class G> struct normalize {
 
         __device__ __forceinline__ numbers(const normalize &f, size_t c)
         {
-            PL_UNROLL
-            for (int j = 0; j < W; j++) {
-                mean[j] = f.mean[c + j];
-                inv_std[j] = f.inv_std[c + j];
-                w[j] = f.w ? load(f.w, c + j) : 1;
-                b[j] = f.b ? load(f.b, c + j) : 0;
-            }
+            take_numbers<W, false>(f.mean, c, 0, mean);
+            take_numbers<W, false>(f.inv_std, c, 0, inv_std);
+            take_numbers<W, false>(f.w, c, 1, w);
+            take_numbers<W, false>(f.b, c, 0, b);
         }
     };
 
@@ -282,7 +331,7 @@ template <class Y, class R> static __device__ __forceinline__ bool passed(R v)
  * is NULL where there is no relu. It then also writes the gradient of what was added: dr (+)= dz.
  */
 template <class X, class Y, class G, int V, bool COLUMNS, bool AGAIN> struct back_moments {
-    enum { ahead = 4, resident = AGAIN ? 3 : 2 };
+    enum { ahead = V == 8 ? 2 : 4, resident = AGAIN && V < 8 ? 3 : 2 };
     typedef real<X> R;
     const X *x;
     const Y *y, *dy;
@@ -299,19 +348,19 @@ template <class X, class Y, class G, int V, bool COLUMNS, bool AGAIN> struct bac
 
     /* Of the thread's channels. */
     struct numbers {
-        R mean[COLUMNS ? V : 1], inv_std[COLUMNS ? V : 1], w[COLUMNS ? V : 1], b[COLUMNS ? V : 1];
+        enum { W = COLUMNS ? V : 1 };
+        R mean[W], inv_std[W], w[W], b[W];
 
         __device__ __forceinline__ numbers(const back_moments &f, size_t o, size_t i)
         {
-            PL_UNROLL
-            for (int j = 0; j < (COLUMNS ? V : 1); j++) {
-                size_t c = COLUMNS ? i * V + j : o;
+            size_t c = COLUMNS ? i * V : o;
 
-                mean[j] = f.mean[c];
-                inv_std[j] = AGAIN ? f.inv_std[c] : 0;
-                w[j] = AGAIN && f.w ? load(f.w, c) : 1;
-                b[j] = AGAIN && f.b ? load(f.b, c) : 0;
-            }
+            take_numbers<W, false>(f.mean, c, 0, mean);
+            if (!AGAIN)
+                return;
+            take_numbers<W, false>(f.inv_std, c, 0, inv_std);
+            take_numbers<W, false>(f.w, c, 1, w);
+            take_numbers<W, false>(f.b, c, 0, b);
         }
     };
 
@@ -361,53 +410,66 @@ template <class X, class Y, class G, int V, bool COLUMNS, bool AGAIN> struct bac
     }
 };
 
+/* The numbers of a channel that dx = scale (dz - of_dz - (x - mean) of_x) and y need. Each has an
+ * array of its own, so that neighbouring threads read neighbouring numbers. */
+enum factor { MEAN, SCALE, OF_DZ, OF_X, INV_STD, WEIGHT, BIAS };
+
+template <class G> struct factors {
+    size_t channels;
+    const real<G> *mean, *inv_std;
+    const G *w, *b;
+    real<G> *ret;
+
+    /* Of n values with these sums; 0 in evaluation. */
+    __device__ __forceinline__ void one(size_t c, double n, double of_dz, double of_x) const
+    {
+        real<G> std = inv_std[c], weight = w ? load(w, c) : 1;
+        real<G> of[PL_BATCHNORM_FACTORS] = {
+            mean[c], weight * std, (real<G>)(of_dz / n), (real<G>)(of_x / n * std * std),
+            std,     weight,       load_or_zero(b, c)};
+
+        PL_UNROLL
+        for (int k = 0; k < PL_BATCHNORM_FACTORS; k++)
+            ret[k * channels + c] = of[k];
+    }
+};
+
+/* sums: NULL in evaluation. */
+template <class G>
+__global__ void __launch_bounds__(THREADS) factors_kernel(factors<G> f, const double *sums)
+{
+    size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (c >= f.channels)
+        return;
+    if (sums)
+        f.one(c, sums[0], sums[1 + c], sums[1 + f.channels + c]);
+    else
+        f.one(c, 1, 0, 0);
+}
+
+/* Backward's sums, or what is made of them where there are no others. */
 template <class G> struct back_moments_to {
     moments_to sums;
-    const real<G> *inv_std;
+    factors<G> of;
+    bool alone, training;
     G *dw, *db;
     bool dw_add, db_add;
 
     __device__ void one(size_t c, const double sum[2]) const
     {
-        sums.one(c, sum);
+        if (!alone)
+            sums.one(c, sum);
+        else if (training)
+            of.one(c, (double)sums.values, sum[0], sum[1]);
+        else
+            of.one(c, 1, 0, 0);
         if (dw)
-            store(dw, c, (real<G>)((dw_add ? load(dw, c) : 0) + sum[1] * inv_std[c]));
+            store(dw, c, (real<G>)((dw_add ? load(dw, c) : 0) + sum[1] * of.inv_std[c]));
         if (db)
             store(db, c, (real<G>)((db_add ? load(db, c) : 0) + sum[0]));
     }
 };
-
-/* The numbers of a channel that dx = scale (dz - of_dz - (x - mean) of_x) and y need. Each has an
- * array of its own, so that neighbouring threads read neighbouring numbers. */
-enum factor { MEAN, SCALE, OF_DZ, OF_X, INV_STD, WEIGHT, BIAS, FACTORS };
-
-template <class G>
-__global__ void __launch_bounds__(THREADS) factors_kernel(size_t channels,
-                                                          const double *back_sums,
-                                                          const real<G> *mean,
-                                                          const real<G> *inv_std,
-                                                          const G *w,
-                                                          const G *b,
-                                                          real<G> *ret)
-{
-    size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    real<G> of[FACTORS] = {};
-
-    if (c >= channels)
-        return;
-    of[MEAN] = mean[c];
-    of[INV_STD] = inv_std[c];
-    of[WEIGHT] = w ? load(w, c) : 1;
-    of[BIAS] = b ? load(b, c) : 0;
-    of[SCALE] = of[WEIGHT] * of[INV_STD];
-    if (back_sums) {
-        of[OF_DZ] = (real<G>)(back_sums[1 + c] / back_sums[0]);
-        of[OF_X] =
-            (real<G>)(back_sums[1 + channels + c] / back_sums[0] * of[INV_STD] * of[INV_STD]);
-    }
-    for (int k = 0; k < FACTORS; k++)
-        ret[k * channels + c] = of[k];
-}
 
 /* AGAIN: as in back_moments. y: NULL without relu. */
 template <class X, class Y, bool AGAIN> struct slope {
@@ -438,13 +500,13 @@ template <class X, class Y, bool AGAIN> struct slope {
     }
 
     template <int W> struct numbers {
-        bunch<R, W> of[FACTORS];
+        R of[PL_BATCHNORM_FACTORS][W];
 
         __device__ __forceinline__ numbers(const slope &f, size_t c)
         {
             PL_UNROLL
-            for (int k = 0; k < (AGAIN ? FACTORS : INV_STD); k++)
-                of[k] = take_raw<W>(f.factors, k * f.channels + c);
+            for (int k = 0; k < (AGAIN ? PL_BATCHNORM_FACTORS : INV_STD); k++)
+                take_numbers<W, true>(f.factors + k * f.channels, c, 0, of[k]);
         }
     };
 
@@ -458,31 +520,43 @@ template <class X, class Y, bool AGAIN> struct slope {
         PL_UNROLL
         for (int j = 0; j < V; j++) {
             const int k = W == 1 ? 0 : j;
-            R dz = d.of[j], x = in.of[j], mean = n.of[MEAN].of[k];
+            R dz = d.of[j], x = in.of[j], mean = n.of[MEAN][k];
 
             if (AGAIN)
-                dz = passed<Y>(
-                         normal(x, mean, n.of[INV_STD].of[k], n.of[WEIGHT].of[k], n.of[BIAS].of[k]))
+                dz = passed<Y>(normal(x, mean, n.of[INV_STD][k], n.of[WEIGHT][k], n.of[BIAS][k]))
                          ? dz
                          : 0;
             else if (y && out.of[j] <= 0)
                 dz = 0;
-            dz = n.of[SCALE].of[k] * (dz - n.of[OF_DZ].of[k] - (x - mean) * n.of[OF_X].of[k]);
+            dz = n.of[SCALE][k] * (dz - n.of[OF_DZ][k] - (x - mean) * n.of[OF_X][k]);
             sum.of[j] = add ? sum.of[j] + dz : dz;
         }
         give<V>(dx, i, sum);
     }
 };
 
+template <class R> statistics<R> statistics_of(const struct pl_batchnorm_args *a)
+{
+    return {a->channels,         a->eps,       a->momentum,    (R *)a->running_mean,
+            (R *)a->running_var, (R *)a->mean, (R *)a->inv_std};
+}
+
+template <class G> factors<G> factors_of(const struct pl_batchnorm_args *a, real<G> *ret)
+{
+    return {a->channels,     (const real<G> *)a->mean, (const real<G> *)a->inv_std,
+            (const G *)a->w, (const G *)a->b,          ret};
+}
+
 template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
     typedef real<X> R;
 
     static void sums(const struct pl_batchnorm_args *a)
     {
-        typedef channels_to<moments_to, COLUMNS ? V : 1> to;
+        typedef channels_to<statistics_to<R>, COLUMNS ? V : 1> to;
 
-        by_channel<V, COLUMNS>(a, moments<X, V, COLUMNS>{(const X *)a->x, places<V, COLUMNS>(a)},
-                               to{{a->sums, a->batch * a->inner, a->channels}});
+        by_channel<V, COLUMNS>(
+            a, moments<X, V, COLUMNS>{(const X *)a->x, places<V, COLUMNS>(a)},
+            to{{{a->sums, a->batch * a->inner, a->channels}, statistics_of<R>(a), a->alone}});
     }
 
     static void forward(const struct pl_batchnorm_args *a)
@@ -500,16 +574,19 @@ template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
 
     template <bool AGAIN> static void back_sums_by(const struct pl_batchnorm_args *a)
     {
-        typedef channels_to<back_moments_to<G>, COLUMNS ? V : 1> to;
+        const int N = AGAIN || V < 8 ? V : V / 2; /* else a thread had not enough registers */
+        typedef channels_to<back_moments_to<G>, COLUMNS ? N : 1> to;
         const Y *y = a->relu ? (const Y *)a->y : NULL;
 
-        by_channel<V, COLUMNS>(a,
-                               back_moments<X, Y, G, V, COLUMNS, AGAIN>{
+        by_channel<N, COLUMNS>(a,
+                               back_moments<X, Y, G, N, COLUMNS, AGAIN>{
                                    (const X *)a->x, y, (const Y *)a->dy, (Y *)a->dr, a->dr_add,
                                    (const R *)a->mean, (const R *)a->inv_std, (const G *)a->w,
-                                   (const G *)a->b, places<V, COLUMNS>(a)},
+                                   (const G *)a->b, places<N, COLUMNS>(a)},
                                to{{{a->back_sums, a->batch * a->inner, a->channels},
-                                   (const R *)a->inv_std,
+                                   factors_of<G>(a, (R *)a->factors),
+                                   a->alone,
+                                   a->training,
                                    (G *)a->dw,
                                    (G *)a->db,
                                    a->dw_add,
@@ -557,7 +634,7 @@ template <class P, class R> void run(half_of which, const struct pl_batchnorm_ar
 static bool aligned(const struct pl_batchnorm_args *a)
 {
     return packable(a->x) && packable(a->y) && packable(a->dy) && packable(a->dx) &&
-           packable(a->r) && packable(a->dr);
+           packable(a->r) && packable(a->dr) && packable(a->factors);
 }
 
 template <class X, class Y, class G>
@@ -565,6 +642,10 @@ void shaped(half_of which, const struct pl_batchnorm_args *a, const real<X> *f)
 {
     const int v = sizeof(real<X>) == 8 ? 2 : 4;
 
+    if constexpr (sizeof(X) == 2 && sizeof(Y) == 2 && sizeof(G) == 4)
+        if (a->inner == 1 && a->channels % 8 == 0 && aligned(a) && packable(a->mean) &&
+            packable(a->inv_std) && packable(a->w) && packable(a->b))
+            return run<passes<X, Y, G, 8, true>>(which, a, f);
     if (a->inner == 1 && a->channels % v == 0 && aligned(a))
         run<passes<X, Y, G, v, true>>(which, a, f);
     else if (a->inner == 1)
@@ -615,12 +696,10 @@ template <class T> void batchnorm_sums(const struct pl_batchnorm_args *a)
 template <class T> void batchnorm_forward(const struct pl_batchnorm_args *a)
 {
     typedef real<T> R;
-    statistics<R> s = {a->channels,         a->eps,       a->momentum,
-                       a->training,         a->sums,      (R *)a->running_mean,
-                       (R *)a->running_var, (R *)a->mean, (R *)a->inv_std};
 
-    if (a->channels)
-        PL_LAUNCH((statistics_kernel<R>), ceil_div(a->channels, THREADS), THREADS, 0, s);
+    if (a->channels && !(a->alone && a->training))
+        PL_LAUNCH((statistics_kernel<R>), ceil_div(a->channels, THREADS), THREADS, 0,
+                  statistics_of<R>(a), (const double *)(a->training ? a->sums : NULL));
     typed<T>::run(FORWARD, a, NULL);
 }
 
@@ -631,16 +710,17 @@ template <class T> void batchnorm_back_sums(const struct pl_batchnorm_args *a)
 
 template <class T> void batchnorm_backward(const struct pl_batchnorm_args *a)
 {
-    real<T> *f;
+    real<T> *f = (real<T> *)a->factors;
 
     if (!a->dx || a->batch * a->channels * a->inner == 0)
         return;
-    f = (real<T> *)scratch(FACTORS * a->channels * sizeof(*f));
-    if (!f)
-        return;
-    PL_LAUNCH((factors_kernel<T>), ceil_div(a->channels, THREADS), THREADS, 0, a->channels,
-              (const double *)(a->training ? a->back_sums : NULL), (const real<T> *)a->mean,
-              (const real<T> *)a->inv_std, (const T *)a->w, (const T *)a->b, f);
+    if (!a->alone) {
+        f = (real<T> *)scratch(PL_BATCHNORM_FACTORS * a->channels * sizeof(*f));
+        if (!f)
+            return;
+        PL_LAUNCH((factors_kernel<T>), ceil_div(a->channels, THREADS), THREADS, 0,
+                  factors_of<T>(a, f), (const double *)(a->training ? a->back_sums : NULL));
+    }
     typed<T>::run(BACKWARD, a, f);
 }
 

@@ -97,31 +97,35 @@ static __global__ void __launch_bounds__(PL_SUMS_THREADS, F::resident)
         out(o, sum.at);
 }
 
-/* Adds the lines of a block of powers of two, N numbers of each thread, into the first line's.
- * of_thread has THREADS numbers. Every thread must call. */
+/* Adds the lines of a block of powers of two, N numbers of each thread, into the first line's,
+ * which of_thread then has, too. of_thread has N THREADS numbers, those of a thread THREADS apart.
+ * Every thread must call. */
 template <int N, int THREADS>
 static __device__ __forceinline__ void add_lines(double sum[N], double *of_thread)
 {
-    unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
+    double *mine = of_thread + threadIdx.y * blockDim.x + threadIdx.x;
 
     PL_UNROLL
-    for (int i = 0; i < N; i++) {
-        of_thread[at] = sum[i];
-        for (unsigned lines = blockDim.y / 2; lines > 0; lines /= 2) {
-            __syncthreads();
-            if (threadIdx.y < lines)
-                of_thread[at] += of_thread[at + lines * blockDim.x];
-        }
-        sum[i] = of_thread[at];
-        __syncthreads(); /* before the next number is written */
+    for (int i = 0; i < N; i++)
+        mine[i * THREADS] = sum[i];
+    for (unsigned lines = blockDim.y / 2; lines > 0; lines /= 2) {
+        __syncthreads();
+        if (threadIdx.y < lines)
+            PL_UNROLL
+        for (int i = 0; i < N; i++)
+            mine[i * THREADS] += mine[i * THREADS + lines * blockDim.x];
     }
+    PL_UNROLL
+    for (int i = 0; i < N; i++)
+        sum[i] = mine[i * THREADS];
+    __syncthreads();
 }
 
 template <int N, class F, class OUT>
 static __global__ void __launch_bounds__(PL_SUMS_THREADS, F::resident)
     sums_columns(sums_shape s, F term, OUT out, sums_of<N> *partial)
 {
-    PL_SHARED(double, of_thread, [PL_SUMS_THREADS]);
+    PL_SHARED(double, of_thread, [N * PL_SUMS_THREADS]);
     size_t tiles = (s.inner + blockDim.x - 1) / blockDim.x, tile = blockIdx.x % tiles;
     size_t rest = blockIdx.x / tiles, piece = rest % s.pieces, o = rest / s.pieces;
     size_t column = tile * blockDim.x + threadIdx.x;
@@ -139,7 +143,7 @@ static __global__ void __launch_bounds__(PL_SUMS_THREADS, F::resident)
         out(o * s.inner + column, sum.at);
 }
 
-/* Here a block's columns are the numbers of sums, N of each. */
+/* Here a block's columns are the numbers of sums, N of each group that OUT takes. */
 template <int N, class OUT>
 static __global__ void __launch_bounds__(PL_SUMS_PIECE_THREADS)
     sums_pieces(sums_shape s, OUT out, const double *partial)
@@ -160,7 +164,7 @@ static __global__ void __launch_bounds__(PL_SUMS_PIECE_THREADS)
         return;
     for (int i = 0; i < N; i++)
         all.at[i] = of_thread[threadIdx.x + i];
-    out(o * s.inner + column / N, all.at);
+    out.one(o * s.inner + column / N, all.at);
 }
 
 /* A block for so many columns. */
@@ -189,12 +193,15 @@ static inline dim3 pieces_block(size_t columns, size_t pieces, unsigned n)
  * resident, how many blocks a multiprocessor must have room for, which is what it gets; __device__
  * terms take_terms(size_t o, size_t k, size_t i) const, and void add_terms(size_t o,
  * size_t k, size_t i, const terms &in, const numbers &of, double sum[N]) const. OUT: __device__
- * void operator()(size_t oi, const double sum[N]) const, takes the sums at o * inner + i. Uses the
- * stream's scratch. */
+ * void operator()(size_t oi, const double sum[N]) const takes the sums at o * inner + i; numbers,
+ * how many of these belong together, and void one(size_t k, const double sum[numbers]) const, which
+ * takes the k-th of such groups over all (o, i): different threads may take those of one (o, i).
+ * Uses the stream's scratch. */
 template <int N, class F, class OUT>
 static void sums_together(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
 {
-    static_assert(N <= 32 && (N & (N - 1)) == 0, "columns of a block are whole sums");
+    static_assert(N <= 16 && (N & (N - 1)) == 0,
+                  "whole sums fit into a block's columns and memory");
     sums_shape s = {outer, n, inner, 1};
     dim3 block = sums_block(inner, PL_SUMS_THREADS), last;
     size_t tiles = outer * ceil_div(inner, block.x);
@@ -226,9 +233,10 @@ static void sums_together(size_t outer, size_t n, size_t inner, const F &term, c
         PL_LAUNCH((sums_columns<N, F, OUT>), tiles * s.pieces, block, 0, s, term, out, partial);
     if (!partial)
         return;
-    last = pieces_block(inner * N, s.pieces, N);
-    PL_LAUNCH((sums_pieces<N, OUT>), outer * ceil_div(inner * N, last.x), last, 0, s, out,
-              (const double *)partial);
+    s.inner = inner * N / OUT::numbers;
+    last = pieces_block(inner * N, s.pieces, OUT::numbers);
+    PL_LAUNCH((sums_pieces<OUT::numbers, OUT>), outer * ceil_div(inner * N, last.x), last, 0, s,
+              out, (const double *)partial);
 }
 
 /* `numbers` of an F that keeps none. */
@@ -255,11 +263,17 @@ template <class F> struct sums_term {
 };
 
 template <class OUT> struct sums_out {
+    enum { numbers = 1 };
     OUT out;
+
+    __device__ void one(size_t i, const double sum[1]) const
+    {
+        out(i, sum[0]);
+    }
 
     __device__ void operator()(size_t i, const double sum[1]) const
     {
-        out(i, sum[0]);
+        one(i, sum);
     }
 };
 

@@ -64,36 +64,46 @@ static void test_bias(void **state)
             }
 }
 
+static void batchnorm(struct pl_partial_batchnorm *norm)
+{
+    size_t c = norm->channels, n = norm->batch * c * norm->inner;
+    struct pl_batchnorm_args args = {.batch = norm->batch,
+                                     .channels = c,
+                                     .inner = norm->inner,
+                                     .training = true,
+                                     .relu = norm->again,
+                                     .x_half = norm->halves,
+                                     .y_half = norm->halves,
+                                     .half = PL_HALF_BF16,
+                                     .x = zeros(n),
+                                     .dy = zeros(n),
+                                     .mean = zeros(c),
+                                     .inv_std = zeros(c),
+                                     .sums = zeros(2 * c + 1),
+                                     .back_sums = zeros(2 * c + 1)};
+
+    pl_emu_scratch_asked();
+    pl_kernels_cuda(norm->real)->batchnorm_sums(&args);
+    assert_true(pl_partial_of_batchnorm(norm) == 2.0 * (double)pl_emu_scratch_asked());
+    pl_kernels_cuda(norm->real)->batchnorm_back_sums(&args);
+    norm->backward = true;
+    same(pl_partial_of_batchnorm(norm), "batch norm", norm->batch * norm->inner, c, norm->real);
+}
+
 /* Several images with their channels last, or one row per channel. */
 static void test_batchnorm(void **state)
 {
     const struct {
         size_t batch, channels, inner;
-    } shapes[] = {{1, 1, 1},    {6272, 64, 1}, {900, 512, 1}, {500, 7, 1},
+    } shapes[] = {{1, 1, 1},    {6272, 64, 1}, {900, 512, 1}, {30000, 8, 1}, {500, 7, 1},
                   {2, 3, 5000}, {4, 2, 20000}, {3, 5, 4099},  {16, 40, 49}};
 
     for (size_t t = 0; t < 3; t++)
-        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-            size_t c = shapes[i].channels, n = shapes[i].batch * c * shapes[i].inner;
-            struct pl_batchnorm_args args = {.batch = shapes[i].batch,
-                                             .channels = c,
-                                             .inner = shapes[i].inner,
-                                             .training = true,
-                                             .x = zeros(n),
-                                             .dy = zeros(n),
-                                             .mean = zeros(c),
-                                             .inv_std = zeros(c),
-                                             .sums = zeros(2 * c + 1),
-                                             .back_sums = zeros(2 * c + 1)};
-
-            pl_emu_scratch_asked();
-            pl_kernels_cuda(reals[t])->batchnorm_sums(&args);
-            assert_true(pl_partial_of_batchnorm(args.batch, c, args.inner, reals[t], false) ==
-                        2.0 * (double)pl_emu_scratch_asked());
-            pl_kernels_cuda(reals[t])->batchnorm_back_sums(&args);
-            same(pl_partial_of_batchnorm(args.batch, c, args.inner, reals[t], true), "batch norm",
-                 args.batch * args.inner, c, reals[t]);
-        }
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+            for (int how = 0; how < 4; how++)
+                batchnorm(&(struct pl_partial_batchnorm){shapes[i].batch, shapes[i].channels,
+                                                         shapes[i].inner, reals[t],
+                                                         .halves = how & 1, .again = how & 2});
 }
 
 static void layernorm(size_t rows, size_t n, enum pl_real real, unsigned how)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/kernels/arrays.h"
 
+#include <stdlib.h>
+
 static void put(struct arrays *to,
                 enum array_kind kind,
                 const char *made_by,
@@ -8,6 +10,8 @@ static void put(struct arrays *to,
                 void *slot,
                 size_t n)
 {
+    if (*(void **)slot && n && to->n == ARRAYS_MAX)
+        abort();
     if (*(void **)slot && n)
         to->v[to->n++] = (struct array){.slot = slot,
                                         .kind = kind,
@@ -103,6 +107,7 @@ ARRAYS_DECLARE(batchnorm)
 {
     size_t x = a->batch * a->channels * a->inner;
     bool xh = a->x_half, yh = a->y_half;
+    const char *by = a->alone && a->training ? "batchnorm_sums" : "forward";
 
     HALVED(xh, ARRAY_IN, x, x, NULL), HALVED(yh, ARRAY_IN, dy, x, NULL);
     HALVED(yh, ARRAY_IN, r, x, NULL);
@@ -111,7 +116,8 @@ ARRAYS_DECLARE(batchnorm)
     RAW(sums, 1 + 2 * a->channels, "batchnorm_sums");
     RAW(back_sums, 1 + 2 * a->channels, "batchnorm_back_sums");
     STAT(running_mean, a->channels, NULL), STAT(running_var, a->channels, NULL);
-    STAT(mean, a->channels, "forward"), STAT(inv_std, a->channels, "forward");
+    STAT(mean, a->channels, by), STAT(inv_std, a->channels, by);
+    STAT(factors, PL_BATCHNORM_FACTORS * a->channels, "batchnorm_back_sums");
     HALVED(yh, ARRAY_OUT, y, x, "forward");
     HALVED(xh, ARRAY_OUT, dx, x, a->dx_add ? NULL : "backward");
     OUT(dw, a->channels, "batchnorm_back_sums", a->dw_add);

@@ -6,7 +6,7 @@
 
 #include "kernels/kernels.h"
 
-#define ARRAYS_MAX 16
+#define ARRAYS_MAX 20
 
 enum array_kind {
     ARRAY_IN,   /* of the table's type */

@@ -4,7 +4,14 @@
 #include "runtime/engine/ops/partial.h"
 
 /* batchnorm: in = x, weight, bias, running mean, running variance; i[0] = relu; f[0] = eps, f[1] =
- * momentum; saved has mean and inv_std, scratch the sums */
+ * momentum; saved has mean and inv_std, scratch the sums and the
+ * factors made of them */
+
+/* Of sums in scratch, before the factors: whole groups of 16 bytes. */
+static size_t sums_bytes(size_t channels)
+{
+    return (2 + 2 * channels) * sizeof(double);
+}
 
 static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
 {
@@ -20,6 +27,7 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .eps = c->attr->f[0],
         .momentum = c->attr->f[1],
         .training = training,
+        .alone = !c->tape->allreduce,
         .relu = c->attr->i[0] == PLUME_RELU || f->r,
         .dx_add = c->add[0],
         .dw_add = c->add[1],
@@ -35,6 +43,7 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .dy = c->out_grad,
         .sums = c->scratch,
         .back_sums = c->scratch,
+        .factors = (char *)c->scratch + sums_bytes(channels),
         /* If several devices share the buffers, only the first writes them. */
         .running_mean = training && c->tape->part_index ? NULL : c->in[3],
         .running_var = training && c->tape->part_index ? NULL : c->in[4],
@@ -104,8 +113,16 @@ static double partial_bytes(const struct pl_node *node, bool backward)
 
     if (node->out->tape->dev->ops->host || !node->out->tape->want_grad)
         return 0;
-    return pl_partial_of_batchnorm(x->count / (channels * inner), channels, inner, node->k->real,
-                                   backward);
+    return pl_partial_of_batchnorm(&(struct pl_partial_batchnorm){
+        .batch = x->count / (channels * inner),
+        .channels = channels,
+        .inner = inner,
+        .real = node->k->real,
+        .halves = node->fusion.x != x && node->fusion.y != node->out &&
+                  pl_dtype_is_16bit(node->fusion.y->dtype),
+        .backward = backward,
+        .again = node->attr.i[0] == PLUME_RELU && !node->fusion.r,
+    });
 }
 
 /* Sums take a pass of their own over x, and backward over dy, and over y where something was added
@@ -178,6 +195,7 @@ int pl_build_batchnorm(struct pl_tape *tape,
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
     what.attr.f[1] = req->args.f[1] > 0 ? req->args.f[1] : 0.1;
     what.saved_stats = 2 * x->shape[1];
-    what.scratch_bytes = (1 + 2 * x->shape[1]) * sizeof(double);
+    what.scratch_bytes =
+        sums_bytes(x->shape[1]) + PL_BATCHNORM_FACTORS * x->shape[1] * sizeof(double);
     return pl_tape_apply(tape, &what, ret, err);
 }

@@ -38,17 +38,23 @@ double pl_partial_of_bias(size_t rows, size_t out, enum pl_real real)
     return 2.0 * (double)(pieces * out * sizeof(double));
 }
 
-double pl_partial_of_batchnorm(
-    size_t batch, size_t channels, size_t inner, enum pl_real real, bool backward)
+double pl_partial_of_batchnorm(const struct pl_partial_batchnorm *norm)
 {
-    size_t v = real == PL_REAL_F64 ? 2 : 4, ahead = backward ? 4 : 8, resident = backward ? 3 : 4;
+    size_t v = norm->real == PL_REAL_F64 ? 2 : 4, ahead, resident;
 
-    if (inner == 1) {
-        v = channels % v == 0 ? v : 1;
-        return sums_bytes(1, batch, channels / v, ahead, resident, 2 * v);
-    }
-    v = inner % v == 0 ? v : 1;
-    return sums_bytes(channels, batch * (inner / v), 1, ahead, resident, 2);
+    if (norm->inner == 1 && norm->halves && norm->real == PL_REAL_F32 && norm->channels % 8 == 0 &&
+        (!norm->backward || norm->again))
+        v = 8;
+    if ((norm->inner == 1 ? norm->channels : norm->inner) % v)
+        v = 1;
+    ahead = (norm->backward ? 4 : 8) / (v == 8 ? 2 : 1);
+    if (norm->backward)
+        resident = norm->again && v < 8 ? 3 : 2;
+    else
+        resident = v == 8 ? 3 : 4;
+    if (norm->inner == 1)
+        return sums_bytes(1, norm->batch, norm->channels / v, ahead, resident, 2 * v);
+    return sums_bytes(norm->channels, norm->batch * (norm->inner / v), 1, ahead, resident, 2);
 }
 
 /* The rows of a block, as in layernorm.cuh. */

@@ -14,9 +14,16 @@
 /* linear.cu: the sums of the columns of [rows, out], numbers of that type. */
 double pl_partial_of_bias(size_t rows, size_t out, enum pl_real real);
 
+/* Batch norm of [batch, channels, inner] in a table of that type. */
+struct pl_partial_batchnorm {
+    size_t batch, channels, inner;
+    enum pl_real real;
+    bool halves;          /* x and y have 16 bits there */
+    bool backward, again; /* again: relu's mask is computed from x */
+};
+
 /* batchnorm.cu: the sums of each channel, of x or, backward, of x and dy. */
-double pl_partial_of_batchnorm(
-    size_t batch, size_t channels, size_t inner, enum pl_real real, bool backward);
+double pl_partial_of_batchnorm(const struct pl_partial_batchnorm *norm);
 
 /* Layer norm's backward of rows [rows, n] in a table of that type. */
 struct pl_partial_norm {
