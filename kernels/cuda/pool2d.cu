@@ -6,12 +6,14 @@
  * same ones from the cache; 1 byte per window for the index of the maximum; one comparison or
  * addition per element of each window. Windows of up to 256 elements.
  *
- * Bound by memory, if a thread does not wait for one element after the other: on an H100 (bf16, 128
- * x 64 x 112 x 112, channels last, windows of 3 x 3) maxima reached 1.3 of 3.0 TB/s, and 0.55
- * backward, where most of the time went to the indices of 4 elements. So such windows, at every
- * second place, have kernels of their own: forward reads all of a window at once, backward has a
- * thread for 2 x 2 places, which 2 x 2 windows contain, 9 of whose elements are there. Not measured
- * since. */
+ * Windows of 3 x 3 have kernels of their own for maxima. Forward reads all of a window at once,
+ * without branches, in the padding too. Backward, at every second place, a thread has 2 x 2 places,
+ * which 2 x 2 windows contain, 9 of whose elements are there. V is then 16 bytes, if it divides the
+ * last dimension, and indices are computed once per thread: comparisons and indices take as long as
+ * memory does. On an H100 (bf16, 128 x 64 x 112 x 112, channels last, 3.0 TB/s) such kernels with V
+ * = 4, branches, and indices per element took 270 us forward and 161 backward, where 282 MB take
+ * 95. Not measured since; per element the code has 0.4 of the instructions forward, 0.5 backward.
+ */
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/group.cuh"
 
@@ -47,6 +49,7 @@ struct axis {
 struct shape {
     axis h, w;
     size_t windows, places, inner; /* of all planes; windows and places in groups of V */
+    size_t x_row, y_row;           /* elements */
     divider by_inner, by_windows_h, by_windows_w, by_height, by_width;
 };
 
@@ -60,6 +63,8 @@ shape shape_of(const struct pl_pool2d_args *a, size_t v)
             a->planes * oh * ow * (a->inner / v),
             a->planes * a->height * a->width * (a->inner / v),
             a->inner,
+            a->width * a->inner,
+            ow * a->inner,
             divider(a->inner / v),
             divider(oh),
             divider(ow),
@@ -70,7 +75,7 @@ shape shape_of(const struct pl_pool2d_args *a, size_t v)
 /* A NaN wins, else the first of equals. */
 template <class R> __device__ __forceinline__ bool wins(R x, R over)
 {
-    return x > over || (x != x && over == over);
+    return over == over && !(x <= over);
 }
 
 template <class T, bool MAX, int V>
@@ -111,40 +116,68 @@ __global__ void __launch_bounds__(THREADS) forward_kernel(shape s, const T *x, T
     give<V>(y, k * V, result);
 }
 
-/* The maxima of windows of 3 x 3. */
+/* The 3 places of a window along one axis, of which at least one is inside: those of the padding
+ * are replaced by the nearest one inside. `first` is that of the window, and may be below 0. */
+struct three {
+    int first, at[3];
+
+    __device__ __forceinline__ three(const axis &x, size_t window)
+        : first((int)(window * x.stride) - (int)x.pad)
+    {
+        int least = first < 0 ? -first : 0, most = (int)x.size - 1 - first;
+
+        PL_UNROLL
+        for (int u = 0; u < 3; u++) {
+            int n = u < least ? least : u;
+
+            at[u] = n < most ? n : most;
+        }
+    }
+
+    /* ret[u]: the elements between the first place and place u, which are `step` apart. */
+    __device__ __forceinline__ void steps(size_t step, size_t ret[3]) const
+    {
+        ret[0] = 0;
+        ret[1] = at[1] > at[0] ? step : 0;
+        ret[2] = ret[1] + (at[2] > at[1] ? step : 0);
+    }
+};
+
+/* The maxima of windows of 3 x 3. In the padding it reads an element of the window once more: that
+ * changes neither the maximum nor, with the index of that element, which one is the first. Without
+ * the number of blocks, to which registers suffice, nvcc keeps to so few of them that the elements
+ * are read in turns. */
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 3)
     forward3_kernel(shape s, const T *x, T *y, uint8_t *which)
 {
-    size_t k = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, c, plane;
+    size_t k = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, c, plane, from, down[3], right[3];
     bunch<uint8_t, V> taken = {};
     group<real<T>, V> result = {};
-    bunch<T, V> in[9] = {};
-    bool inside[9], any = false;
+    bunch<T, V> in[9];
 
     if (k >= s.windows)
         return;
     plane = s.by_windows_h(s.by_windows_w(s.by_inner(k, &c), &j), &i);
+    const three rows(s.h, i), columns(s.w, j);
+    from = (plane * s.h.size + (size_t)(rows.first + rows.at[0])) * s.x_row +
+           (size_t)(columns.first + columns.at[0]) * s.inner + c * V;
+    rows.steps(s.x_row, down);
+    columns.steps(s.inner, right);
     PL_UNROLL
-    for (int tap = 0; tap < 9; tap++) {
-        size_t at_i = i * s.h.stride + tap / 3 - s.h.pad, at_j = j * s.w.stride + tap % 3 - s.w.pad;
-
-        inside[tap] = at_i < s.h.size && at_j < s.w.size; /* below 0 it wraps around */
-        if (inside[tap])
-            in[tap] =
-                take_raw<V>(x, ((plane * s.h.size + at_i) * s.w.size + at_j) * s.inner + c * V);
-    }
+    for (int tap = 0; tap < 9; tap++)
+        in[tap] = take_raw<V>(x, from + down[tap / 3] + right[tap % 3]);
     PL_UNROLL
     for (int tap = 0; tap < 9; tap++) {
         group<real<T>, V> value = widen_all(in[tap]);
+        uint8_t index = (uint8_t)(3 * rows.at[tap / 3] + columns.at[tap % 3]);
 
         PL_UNROLL
         for (int n = 0; n < V; n++)
-            if (inside[tap] && (!any || wins(value.of[n], result.of[n]))) {
+            if (tap == 0 || wins(value.of[n], result.of[n])) {
                 result.of[n] = value.of[n];
-                taken.of[n] = (uint8_t)tap;
+                taken.of[n] = index;
             }
-        any |= inside[tap];
     }
     *reinterpret_cast<bunch<uint8_t, V> *>(which + k * V) = taken;
     give<V>(y, k * V, result);
@@ -201,62 +234,73 @@ static quads quads_of(const struct pl_pool2d_args *a, size_t v)
             divider(columns)};
 }
 
-/* Of the maxima of windows of 3 x 3 at every second place. */
+/* Of the maxima of windows of 3 x 3 at every second place. Instead of a window that is not there it
+ * reads a neighbour, and looks for an index that no window has. */
 template <class T, int V>
 __global__ void __launch_bounds__(THREADS)
     backward3_kernel(shape s, quads q, const T *dy, const uint8_t *which, bool add, T *dx)
 {
-    size_t k = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, c, plane;
+    size_t k = (size_t)blockIdx.x * THREADS + threadIdx.x, i, j, c, plane, from, at;
+    int row, column, last_row = (int)s.h.windows - 1, last_column = (int)s.w.windows - 1;
     bunch<uint8_t, V> taken[4];
-    bunch<T, V> d[4] = {}, old[4] = {};
-    size_t at[4];
-    bool inside[4];
+    bunch<T, V> d[4];
+    bool there[4];
 
     if (k >= q.count)
         return;
     plane = q.by_rows(q.by_columns(q.by_inner(k, &c), &j), &i);
+    row = i ? (int)i - 1 : 0;
+    column = j ? (int)j - 1 : 0;
+    from = (plane * s.h.windows + (size_t)row) * s.y_row + (size_t)column * s.inner + c * V;
     PL_UNROLL
-    for (int w = 0; w < 4; w++) { /* both kinds wrap around below 0 */
-        size_t wi = i - 1 + w / 2, wj = j - 1 + w % 2;
-        size_t row = 2 * i + w / 2 - s.h.pad, column = 2 * j + w % 2 - s.w.pad;
+    for (int w = 0; w < 4; w++) {
+        size_t down = w / 2 && i && row < last_row ? s.y_row : 0;
+        size_t right = w % 2 && j && column < last_column ? s.inner : 0;
 
-        PL_UNROLL
-        for (int n = 0; n < V; n++)
-            taken[w].of[n] = 255;
-        if (wi < s.h.windows && wj < s.w.windows) {
-            size_t from = ((plane * s.h.windows + wi) * s.w.windows + wj) * s.inner + c * V;
-
-            d[w] = take_raw<V>(dy, from);
-            taken[w] = take_raw<V>(which, from);
-        }
-        inside[w] = row < s.h.size && column < s.w.size;
-        at[w] = ((plane * s.h.size + row) * s.w.size + column) * s.inner + c * V;
-        if (add && inside[w])
-            old[w] = take_raw<V>(dx, at[w]);
+        d[w] = take_raw<V>(dy, from + down + right);
+        taken[w] = take_raw<V>(which, from + down + right);
+        there[w] = (w / 2 ? (int)i <= last_row : i > 0) && (w % 2 ? (int)j <= last_column : j > 0);
     }
+    row = 2 * (int)i - (int)s.h.pad;
+    column = 2 * (int)j - (int)s.w.pad;
+    at = (plane * s.h.size + (size_t)row) * s.x_row + (size_t)column * s.inner +
+         c * V; /* may wrap */
     PL_UNROLL
     for (int place = 0; place < 4; place++) {
-        group<real<T>, V> sum = widen_all(old[place]);
+        size_t to = at + (place / 2 ? s.x_row : 0) + (place % 2 ? s.inner : 0);
+        group<real<T>, V> sum = {};
 
+        if ((unsigned)(row + place / 2) >= s.h.size || (unsigned)(column + place % 2) >= s.w.size)
+            continue;
+        if (add)
+            sum = take<V>(dx, to);
         PL_UNROLL
-        for (int w = 0; w < 4;
-             w++) { /* the place is element (u, v) of the window, if that has it */
+        for (int w = 0; w < 4; w++) {
+            /* The place is element (u, v) of the window, if that has it. */
             const int u = place / 2 + 2 - 2 * (w / 2), v = place % 2 + 2 - 2 * (w % 2);
+            const int tap = there[w] ? 3 * u + v : 255;
             group<real<T>, V> in = widen_all(d[w]);
 
             PL_UNROLL
             for (int n = 0; n < V; n++)
-                if (u < 3 && v < 3 && taken[w].of[n] == 3 * u + v)
+                if (u < 3 && v < 3 && taken[w].of[n] == tap)
                     sum.of[n] += in.of[n];
         }
-        if (inside[place])
-            give<V>(dx, at[place], sum);
+        give<V>(dx, to, sum);
     }
 }
 
+/* Indices of rows and columns fit into an int. */
 static bool by_three(const struct pl_pool2d_args *a)
 {
-    return a->kernel_h == 3 && a->kernel_w == 3;
+    return a->kernel_h == 3 && a->kernel_w == 3 && a->height >> 30 == 0 && a->width >> 30 == 0;
+}
+
+/* There is a window, too. */
+static bool by_quads(const struct pl_pool2d_args *a)
+{
+    return by_three(a) && a->stride_h == 2 && a->stride_w == 2 && a->height + 2 * a->pad_h >= 3 &&
+           a->width + 2 * a->pad_w >= 3;
 }
 
 static bool in_groups(const struct pl_pool2d_args *a, size_t v)
@@ -265,13 +309,31 @@ static bool in_groups(const struct pl_pool2d_args *a, size_t v)
            packable(a->dx) && packable(a->which);
 }
 
+template <class T, int V> void forward3_by(const struct pl_pool2d_args *a)
+{
+    shape s = shape_of(a, V);
+
+    if (s.windows)
+        PL_LAUNCH((forward3_kernel<T, V>), ceil_div(s.windows, THREADS), THREADS, 0, s,
+                  (const T *)a->x, (T *)a->y, a->which);
+}
+
+template <class T, int V> void backward3_by(const struct pl_pool2d_args *a)
+{
+    shape s = shape_of(a, V);
+    quads q = quads_of(a, V);
+
+    if (s.places)
+        PL_LAUNCH((backward3_kernel<T, V>), ceil_div(q.count, THREADS), THREADS, 0, s, q,
+                  (const T *)a->dy, (const uint8_t *)a->which, a->dx_add, (T *)a->dx);
+}
+
 template <class T, bool MAX, int V> void forward_by(const struct pl_pool2d_args *a)
 {
     shape s = shape_of(a, V);
 
     if (s.windows && MAX && by_three(a))
-        PL_LAUNCH((forward3_kernel<T, V>), ceil_div(s.windows, THREADS), THREADS, 0, s,
-                  (const T *)a->x, (T *)a->y, a->which);
+        forward3_by<T, V>(a);
     else if (s.windows)
         PL_LAUNCH((forward_kernel<T, MAX, V>), ceil_div(s.windows, THREADS), THREADS, 0, s,
                   (const T *)a->x, (T *)a->y, a->which);
@@ -280,11 +342,9 @@ template <class T, bool MAX, int V> void forward_by(const struct pl_pool2d_args 
 template <class T, bool MAX, int V> void backward_by(const struct pl_pool2d_args *a)
 {
     shape s = shape_of(a, V);
-    quads q = quads_of(a, V);
 
-    if (s.places && MAX && by_three(a) && a->stride_h == 2 && a->stride_w == 2)
-        PL_LAUNCH((backward3_kernel<T, V>), ceil_div(q.count, THREADS), THREADS, 0, s, q,
-                  (const T *)a->dy, (const uint8_t *)a->which, a->dx_add, (T *)a->dx);
+    if (s.places && MAX && by_quads(a))
+        backward3_by<T, V>(a);
     else if (s.places)
         PL_LAUNCH((backward_kernel<T, MAX, V>), ceil_div(s.places, THREADS), THREADS, 0, s,
                   (const T *)a->dy, (const uint8_t *)a->which, a->dx_add, (T *)a->dx);
@@ -292,9 +352,11 @@ template <class T, bool MAX, int V> void backward_by(const struct pl_pool2d_args
 
 template <class T, bool MAX> void forward(const struct pl_pool2d_args *a)
 {
-    const int v = sizeof(real<T>) == 8 ? 2 : 4;
+    const int v = sizeof(real<T>) == 8 ? 2 : 4, most = 16 / sizeof(T);
 
-    if (in_groups(a, v))
+    if (most > v && MAX && by_three(a) && in_groups(a, most))
+        forward3_by<T, most>(a);
+    else if (in_groups(a, v))
         forward_by<T, MAX, v>(a);
     else
         forward_by<T, MAX, 1>(a);
@@ -302,9 +364,11 @@ template <class T, bool MAX> void forward(const struct pl_pool2d_args *a)
 
 template <class T, bool MAX> void backward(const struct pl_pool2d_args *a)
 {
-    const int v = sizeof(real<T>) == 8 ? 2 : 4;
+    const int v = sizeof(real<T>) == 8 ? 2 : 4, most = 16 / sizeof(T);
 
-    if (in_groups(a, v))
+    if (most > v && MAX && by_quads(a) && in_groups(a, most))
+        backward3_by<T, most>(a);
+    else if (in_groups(a, v))
         backward_by<T, MAX, v>(a);
     else
         backward_by<T, MAX, 1>(a);

@@ -58,12 +58,17 @@ static double overlap(const struct pl_pool2d_args *a)
     return (double)(((a->kernel_h - 1) / a->stride_h + 1) * ((a->kernel_w - 1) / a->stride_w + 1));
 }
 
-static void one(const struct pl_kernels *ref, const struct pl_kernels *got, enum fill fill)
+/* Returns true if the arrays were aligned. */
+static bool one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                struct pl_pool2d_args a,
+                enum fill fill)
 {
-    struct pl_pool2d_args a = random_shape(), g;
+    struct pl_pool2d_args g;
     size_t n_x = a.planes * a.height * a.width * a.inner, n_y = windows(&a);
     size_t taps = a.kernel_h * a.kernel_w;
     double common = overlap(&a) + 1;
+    bool aligned;
     float *y = check_floats(n_y, FILL_RANDOM), *y2 = check_floats(n_y, FILL_RANDOM);
     float *dx = check_floats(n_x, FILL_RANDOM), *dx2 = check_copy(dx, n_x);
     uint8_t *which = (uint8_t *)check_labels(n_y / 4 + 1, 1);
@@ -101,12 +106,44 @@ static void one(const struct pl_kernels *ref, const struct pl_kernels *got, enum
             check_close("avg y", i, y2[i], y[i],
                         (double)(taps + 3) * CHECK_EPS * largest + 1.5e-45 * (double)taps);
     }
+    aligned =
+        ((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)y2 | (uintptr_t)dx2 | (uintptr_t)which2) %
+            64 ==
+        0;
     memcpy(dx2, dx, n_x * sizeof(*dx));
     ref->avg_pool2d_backward(&a);
     got->avg_pool2d_backward(&g);
     for (size_t i = 0; i < n_x; i++)
         check_close("avg dx", i, dx2[i], dx[i], common * CHECK_EPS * (common + 23));
     check_end_case();
+    return aligned;
+}
+
+/* Windows of 3 x 3 at every second place, as many channels as groups of each width need: at both
+ * ends in the padding or not, and aligned or not. */
+static void threes(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    const size_t inner[] = {1, 2, 4, 8, 12, 64}, sizes[] = {3, 8, 11};
+
+    for (size_t i = 0; i < PL_COUNT(inner); i++)
+        for (size_t n = 0; n < 4 * PL_COUNT(sizes); n++) {
+            struct pl_pool2d_args a = {.planes = 2,
+                                       .height = sizes[n / 4],
+                                       .width = sizes[(n / 4 + n) % PL_COUNT(sizes)],
+                                       .inner = inner[i],
+                                       .kernel_h = 3,
+                                       .kernel_w = 3,
+                                       .stride_h = 2,
+                                       .stride_w = 2,
+                                       .pad_h = n & 1,
+                                       .pad_w = n >> 1 & 1};
+            bool seen[2] = {false, false};
+
+            for (int tries = 0; tries < 30 && !(seen[0] && seen[1]); tries++) {
+                a.dx_add = check_random(2);
+                seen[one(ref, got, a, (enum fill)((n + (size_t)tries) % FILL_COUNT))] = true;
+            }
+        }
 }
 
 struct gradient {
@@ -162,5 +199,6 @@ void check_gradients(const struct pl_kernels *f64)
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (size_t n = 0; n < check_many(200, 200); n++)
-        one(ref, got, (enum fill)check_random(FILL_COUNT));
+        one(ref, got, random_shape(), (enum fill)check_random(FILL_COUNT));
+    threes(ref, got);
 }
