@@ -501,7 +501,6 @@ static int run_module(struct pl_pltrain *p)
     if (p->compare)
         return pl_compare_devices(p, &hparams, train_again,
                                   &(struct trained){p, &module, &hparams, batch_given}, stdout);
-    catch_signals(&p->train);
     r = train(p, &module, &hparams, batch_given, &err);
     if (r == 0)
         return PL_EXIT_OK;
@@ -546,6 +545,8 @@ static int run(struct pl_pltrain *p)
                     "the list of --gpus has no use under Slurm, which hands GPUs out and "
                     "numbers a job's from 0: write --gpus %zu",
                     p->n_device);
+    if (!p->compare) /* before the ranks start, which would end without a word */
+        catch_signals(&p->train);
     if (started || (local.processes == 1 && !p->processes))
         return run_rank(p);
     r = pl_local_run(&local, &status, &err);

@@ -54,6 +54,16 @@ stopped_child() {
     done
 }
 
+@test "a signal before the module is there becomes a checkpoint, too" {
+    for ranks in 1 2; do
+        for name in SIGTERM SIGUSR1; do
+            odd $name-in-entry 130 "interrupted at step 0" --processes $ranks --checkpoint-dir c
+            [[ $stderr == *"interrupted at step 0: saved 'c/hpc_ckpt_1.ckpt'"* ]]
+            rm -r c
+        done
+    done
+}
+
 @test "a signal in the test after the last epoch is kept for the next run" {
     for ranks in 1 2; do
         odd signal-in-test 130 "interrupted at step " --processes $ranks --epochs 1 --batch-size 8 \

@@ -196,6 +196,8 @@ const struct plume_module *plume_module_entry(void)
 
     if (rank && strcmp(rank, "1") == 0 && odd("die-early"))
         raise(SIGKILL);
+    if (odd("SIGTERM-in-entry") || odd("SIGUSR1-in-entry"))
+        raise(odd("SIGTERM-in-entry") ? SIGTERM : SIGUSR1);
     if (odd("signal-in-predict") || odd("random-predictions") || odd("output-predicted")) {
         predicting = module;
         predicting.predict_step = predict_step;
