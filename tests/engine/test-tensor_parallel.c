@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "include/plume/ops_attention.h"
 #include "include/plume/ops_math.h"
+#include "include/plume/ops_nn.h"
 #include "runtime/engine/module/module.h"
 #include "runtime/engine/params/param_parts.h"
 #include "tests/engine/random_run.h"
@@ -25,7 +26,7 @@
 #define BLOCKS_MAX 6
 #define HEADS (WIDTH / 2)
 #define KEY_HEADS (HEADS / 2)
-enum { REPEATED = 8, MASKED, SHAPED }; /* kinds of blocks */
+enum { REPEATED = 8, MASKED, SHAPED, N_KINDS, ROOTS = N_KINDS }; /* kinds of blocks */
 #define VALUES_MAX 65536
 
 struct run {
@@ -251,7 +252,7 @@ one_block(struct plume_context *pl, struct pl_rng *rng, const struct block *b, p
 {
     plume_tensor *h;
 
-    switch (current->only >= 0 ? (uint64_t)current->only : pl_rng_below(rng, 11)) {
+    switch (current->only >= 0 ? (uint64_t)current->only : pl_rng_below(rng, N_KINDS)) {
     case 0:
     case 1: /* a gate */
         h = plume_activate(pl, plume_linear(pl, x, b->gate, NULL, PLUME_IDENTITY), PLUME_GELU);
@@ -276,6 +277,10 @@ one_block(struct plume_context *pl, struct pl_rng *rng, const struct block *b, p
         return down(pl, rng, b, h);
     case MASKED:
         return attend_masked(pl, rng, b, x);
+    case ROOTS: /* |x|, by squares that f16 does not have */
+        h = pl_f32_scale(pl, up(pl, rng, b, x), 0x1p12, 0);
+        h = plume_root(pl, pl_f32_mul(pl, h, h));
+        return down(pl, rng, b, pl_f32_scale(pl, h, 0x1p-12, 0));
     case REPEATED: /* of one time, to which one number and one vector are repeated */
         h = plume_linear(pl, plume_mean(pl, x, 1, 2), b->up, NULL, PLUME_IDENTITY);
         h = plume_mul(pl, plume_add(pl, h, b->up_b), plume_exp(pl, b->factor));
@@ -542,6 +547,24 @@ static void test_what_is_repeated_has_all_gradients(void **state)
     assert_true(apart(split, one) < 1e-10);
 }
 
+/* Ops that run in f32 at O2 do so for the ranks' parts, too. */
+static void test_parts_run_in_the_type_of_the_whole(void **state)
+{
+    struct run *one = new_run(1, 2), *split;
+
+    one->only = ROOTS;
+    one->options.precision = PL_PRECISION_16;
+    one->options.amp_level = 2;
+    split = split_of(one, 2);
+    go(split, 2, 0);
+    go(one, 1, 0);
+    assert_string_equal(one->error, "");
+    assert_string_equal(split->error, "");
+    assert_int_equal(split->counts.split_linears, 4);
+    if (!isfinite(one->val_loss) || !isfinite(split->val_loss) || !(apart(split, one) < 0.01))
+        fail_msg("losses %g and %g, %g apart", one->val_loss, split->val_loss, apart(split, one));
+}
+
 static void test_sizes_that_do_not_divide_stay_whole(void **state)
 {
     struct run *run = split_of(new_run(1, 2), 5);
@@ -592,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_random_modules_are_those_of_one_process),
         cmocka_unit_test(test_each_pattern_is_found),
         cmocka_unit_test(test_what_is_repeated_has_all_gradients),
+        cmocka_unit_test(test_parts_run_in_the_type_of_the_whole),
         cmocka_unit_test(test_sizes_that_do_not_divide_stay_whole),
         cmocka_unit_test(test_a_step_of_another_pattern_is_refused),
         cmocka_unit_test(test_a_hook_cannot_read_a_part),
