@@ -46,7 +46,7 @@ BUILT=$PLUME_SRC/build/tests/cluster
     for way in plrun plugin; do
         rc_is "$way" 0
         [ "$(sort -u "$way.out" | wc -l)" = 1 ]
-        ! grep -qE '^127\.|^::1$' "$way.out"
+        run -1 grep -E '^127\.|^::1$' "$way.out"
     done
     ranks port plrun -N4 --ntasks-per-node=2 -- "$BUILT/master-port"
     rc_is port 0

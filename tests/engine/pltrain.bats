@@ -265,7 +265,7 @@ bits() {
         run -0 --separate-stderr pltrain "${args[@]}" "${stop[@]}" --resume d$interval/last.ckpt mlp
         [ "$(grep hash <<<"$output")" = "$(grep hash whole)" ] || { echo "$output"; cat whole; false; }
         [[ $stderr == *"early stopping has ended this run before its checkpoint was saved"* ]]
-        ! grep '^epoch' <<<"$output"
+        [[ $output != *$'\n'epoch* && $output != epoch* ]]
         run -0 --separate-stderr pltrain "${args[@]}" "${stop[@]}" --patience 4 --resume d$interval/last.ckpt mlp
         [ -z "$stderr" ]
         [ "$(grep -c '^epoch' <<<"$output")" -ge 2 ]

@@ -18,4 +18,10 @@ shellcheck -x -P SCRIPTDIR -P "$SOURCE" -- "${files[@]}"
 # are for the shell of the node.
 ((${#tests[@]} == 0)) ||
     shellcheck -x -P SCRIPTDIR -P "$SOURCE" -e SC2016,SC2030,SC2031,SC2154,SC2164 -- "${tests[@]}"
+# A command after ! fails a test only as the last one of its function.
+((${#tests[@]} == 0)) ||
+    found_lines '! before a command fails no test; [[ ]] or "run -1" does' < <(awk '
+        FNR == 1 { at = "" }
+        at != "" && !/^}/ { print at }
+        { at = /^ +! / && !/\|\|/ ? FILENAME ":" FNR : "" }' "${tests[@]}")
 lint_done
