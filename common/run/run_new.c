@@ -278,9 +278,12 @@ int pl_run_create(const char *dir, const struct pl_run_desc *desc, struct pl_err
 /* Writes the present sweep.json of an open run. */
 static int save_sweep(const struct pl_run *run, struct pl_error *err)
 {
+    int r;
+
     if (run->dir_fd < 0)
         return pl_error_set(err, -EACCES, "run folder '%s' was opened for reading", run->dir);
-    return write_sweep(run->dir_fd, run->sweep, err);
+    r = write_sweep(run->dir_fd, run->sweep, err);
+    return r < 0 ? pl_error_wrap(err, r, "run folder '%s'", run->dir) : 0;
 }
 
 /* ---- more trials ---- */

@@ -183,5 +183,10 @@ int pl_on_end_submit(struct pl_run *run,
     if (pl_buf_add(messages, pl_buf_str(&child.err), child.err.len) < 0)
         return pl_error_nomem(err);
     r = pl_run_end_record(run, job, err);
-    return r < 0 ? pl_error_wrap(err, r, "job %s is submitted, but not recorded", job) : 0;
+    if (r < 0)
+        pl_error_wrap(err, r,
+                      "the trials are submitted, and job %s, which runs the command of --on-end; "
+                      "that job is not recorded",
+                      job);
+    return r;
 }

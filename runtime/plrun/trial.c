@@ -73,7 +73,8 @@ static int own_claim(struct claim *ret, struct pl_error *err)
                : 0;
 }
 
-static int write_claim(int dir_fd, const struct claim *c, struct pl_error *err)
+/* path: of the claim, for messages. */
+static int write_claim(int dir_fd, const struct claim *c, const char *path, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     _cleanup_(json_decrefp) json_t *o = NULL;
@@ -100,11 +101,12 @@ static int write_claim(int dir_fd, const struct claim *c, struct pl_error *err)
     r = pl_write_all(fd, text.data, text.len);
     if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
         r = -errno;
-    return r < 0 ? pl_error_errno(err, r, "cannot write the claim") : 0;
+    return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", path) : 0;
 }
 
 /* Takes attempt K; -EEXIST where it is taken. */
-static int take_attempt(int trial_fd, const char *name, const struct claim *c, struct pl_error *err)
+static int take_attempt(
+    int trial_fd, const char *name, const struct claim *c, const char *path, struct pl_error *err)
 {
     _cleanup_free_ char *temp = pl_temp_name(name);
     _cleanup_close_ int fd = -EBADF;
@@ -115,13 +117,13 @@ static int take_attempt(int trial_fd, const char *name, const struct claim *c, s
     r = pl_own_folder_make(trial_fd, temp, pl_own_mode(trial_fd, 0777), &fd, err);
     if (r < 0)
         return r;
-    r = write_claim(fd, c, err);
+    r = write_claim(fd, c, path, err);
     if (r == 0) {
         r = pl_file_place(trial_fd, temp, name); /* fails on a folder that has something in it */
         if (r == -ENOTEMPTY)
             r = -EEXIST;
         else if (r < 0 && r != -EEXIST)
-            pl_error_errno(err, r, "cannot make the trial's folder '%s'", name);
+            pl_error_errno(err, r, "cannot make the folder of '%s'", path);
     }
     if (r < 0) {
         unlinkat(fd, "claim", 0);
@@ -132,8 +134,8 @@ static int take_attempt(int trial_fd, const char *name, const struct claim *c, s
 
 /* 1 where the attempt is of an earlier submission of the trial, 2 where it is of this very job
  * before Slurm requeued it, 0 where it is this start's own, -EEXIST where it is another array's. */
-static int
-look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl_error *err)
+static int look_at_attempt(
+    int trial_fd, const char *name, const struct claim *c, const char *path, struct pl_error *err)
 {
     _cleanup_close_ int fd = -EBADF;
     _cleanup_free_ char *text = NULL;
@@ -149,10 +151,10 @@ look_at_attempt(int trial_fd, const char *name, const struct claim *c, struct pl
         return r == -ENOENT ? -EEXIST : r;
     r = pl_json_parse(text, len, PL_TRIAL_CLAIM_MAX, &o, err);
     if (r < 0)
-        return pl_error_wrap(err, r, "the claim of '%s'", name);
+        return pl_error_wrap(err, r, "while reading '%s'", path);
     array = pl_json_string(o, "array");
     if (!array || pl_json_int(o, "restart", &restart) < 0 || pl_json_int(o, "task", &task) < 0)
-        return pl_error_set(err, -EINVAL, "the claim of '%s' is damaged", name);
+        return pl_error_set(err, -EINVAL, "claim '%s' is damaged", path);
     pl_json_int(o, "retry", &retry); /* older claims have none */
     if (retry < (int64_t)c->retry)
         return 1;
@@ -290,21 +292,24 @@ int pl_trial_claim(unsigned *ret_attempt, struct pl_error *err)
     if (r == 0)
         r = pl_run_make_trial(run, trial, &trial_fd, err);
     for (unsigned k = 0; r == 0 && k < 100000; k++) {
+        _cleanup_free_ char *path = pl_run_attempt_path(run, trial, k, "claim");
         char name[32];
 
+        if (!path)
+            return pl_error_nomem(err);
         if (before == 2)
             settle_before(run, trial, k - 1);
         snprintf(name, sizeof(name), "attempt-%u", k);
         r = faccessat(trial_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0
                 ? -EEXIST
-                : take_attempt(trial_fd, name, &c, err);
+                : take_attempt(trial_fd, name, &c, path, err);
         if (r == 0) {
             *ret_attempt = k;
             return check_start(run, trial, k, &c, before, err);
         }
         if (r != -EEXIST)
             return r;
-        r = look_at_attempt(trial_fd, name, &c, err);
+        r = look_at_attempt(trial_fd, name, &c, path, err);
         if (r == 0) {
             *ret_attempt = k;
             return 0;

@@ -5,8 +5,10 @@
 #include "tests/unit/trial_run.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -154,6 +156,26 @@ static void test_claim_damaged(void **state)
     assert_int_equal(pl_file_append(in_run("trial-0000/attempt-0/claim"), "{}", 2, 0666, &err), 0);
     assert_int_equal(pl_trial_claim(&attempt, &err), -EINVAL);
     assert_int_equal(attempt, 77);
+    assert_non_null(strstr(err.text, in_run("trial-0000/attempt-0/claim' is damaged")));
+}
+
+/* The line names the file: the job's output does not tell which disk is full. */
+static void test_claim_without_room(void **state)
+{
+    struct rlimit before, none;
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){0, before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EFBIG);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(attempt, 77);
+    assert_non_null(strstr(err.text, in_run("trial-0000/attempt-0/claim': File too large")));
+    assert_int_equal(rmdir(in_run("trial-0000")), 0); /* nothing is left */
 }
 
 /* Everything that runs or writes in the run folder refuses it with one line. */
@@ -319,6 +341,7 @@ int main(void)
         IN_RUN(test_claim_finished),
         IN_RUN(test_claim_race),
         IN_RUN(test_claim_damaged),
+        IN_RUN(test_claim_without_room),
         IN_RUN(test_folder_that_others_may_write),
         IN_RUN(test_folder_of_another_user),
         IN_RUN(test_planted_links),
