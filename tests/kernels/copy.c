@@ -109,6 +109,54 @@ static void sides(const struct pl_kernels *ref, const struct pl_kernels *got)
         (enum fill)check_random(FILL_COUNT));
 }
 
+/* [some, thin, wide] from or to [some, wide, thin], with gaps now and then between the lines of the
+ * former, and between the parts of the latter. */
+static void thin_lines(const struct pl_kernels *ref,
+                       const struct pl_kernels *got,
+                       size_t some,
+                       size_t thin,
+                       size_t wide,
+                       size_t bytes)
+{
+    size_t line = wide + check_random(3), part = wide * thin + check_random(3);
+    const size_t lines[3] = {thin * line, line, 1}, whole[3] = {part, 1, thin};
+    bool in_src = check_random(2);
+    enum fill fill = (enum fill)check_random(FILL_COUNT);
+
+    for (int i = 0; i < 2; i++, in_src = !in_src) {
+        struct pl_copy_args a = {.rank = 3, .bytes = bytes};
+        size_t first = check_random(2); /* the dimensions in this order, or in the other one */
+
+        for (size_t d = 0; d < 3; d++) {
+            size_t to = d == 0 ? 0 : d == 1 ? 1 + first : 2 - first;
+
+            a.shape[to] = (size_t[]){some, thin, wide}[d];
+            a.src_stride[to] = (in_src ? whole : lines)[d];
+            a.dst_stride[to] = (in_src ? lines : whole)[d];
+        }
+        for (int add = 0; add <= (bytes == sizeof(float)); add++) {
+            a.add = add;
+            one(ref, got, a, in_src ? some * part : some * lines[0],
+                in_src ? some * lines[0] : some * part, fill);
+        }
+    }
+}
+
+/* Dimensions of few elements, next to one of many or of just enough, in blocks that are as small as
+ * possible (where `some` is), or as large. */
+static void thin(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    const size_t thin[] = {2, 3, 6, 9, 14, 15, 16, 17}, wide[] = {15, 16, 45, 100};
+
+    for (size_t t = 0; t < PL_COUNT(thin); t++) {
+        for (size_t w = 0; w < PL_COUNT(wide); w++)
+            for (size_t bytes = 1; bytes <= 8; bytes *= 2)
+                thin_lines(ref, got, 1 + check_random(3), thin[t], wide[w], bytes);
+        thin_lines(ref, got, 64, thin[t], 3 * 1024 / thin[t] + check_random(40),
+                   (size_t)1 << check_random(4));
+    }
+}
+
 /* ref against a permutation that one can see. */
 static void transpose(const struct pl_kernels *k)
 {
@@ -140,6 +188,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         heads(ref, got);
     for (int i = 0; i < 40; i++)
         sides(ref, got);
+    thin(ref, got);
     for (size_t i = 0; i < check_many(2000, 2000); i++) {
         struct pl_copy_args a = {.rank = check_random(6), .bytes = (size_t)1 << check_random(4)};
         size_t count = 1, from, to;
