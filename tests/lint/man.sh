@@ -11,6 +11,12 @@ options_of() {
 
 while read -r page; do
     found_lines '' < <(groff -mandoc -ww -z "$page" 2>&1)
+    # Ql and Fl quote the macros after them on their line: a quote in a quote, an option "-and".
+    # shellcheck disable=SC1112
+    found_lines "$page: one macro a line" < <(
+        groff -mandoc -Tutf8 -P-cbou -rLL=9999n "$page" 2>/dev/null |
+            grep -oE '‘[^’]{0,60}‘|“[^”]{0,60}“|[a-z],? -(and|or)[ ,]' || true
+    )
     [[ $page != *.1 ]] || for section in EXAMPLES 'EXIT STATUS' ENVIRONMENT FILES; do
         grep -qx "\.Sh $section" "$page" || found "$page:1: no section $section"
     done
