@@ -228,6 +228,13 @@ def test_preempted_by_the_users_signal(step):
     equal(state_of_two(step, f"trap : USR1; {looked}"), "preempted")
 
 
+def test_stopped_plrun_goes_on(step):
+    """Somebody has stopped it, and its rank has ended: the step would last up to its time limit."""
+    code, said = plrun(step, "kill -STOP $PPID; exit 3")
+    equal((code, step.result()["state"], step.result()["cause"]["exit"]), (3, "failed", 3))
+    assert "plrun of rank 0 is stopped, and the rank has ended: plrun goes on" in said, said
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():

@@ -349,6 +349,7 @@ static void on_tick(uv_timer_t *timer)
     pl_daemon_send_metrics(d);
     pl_daemon_tick_output(d);
     pl_daemon_beat(d);
+    pl_daemon_wake_guards(d);
     pl_daemon_lifeline_beat(d);
     pl_uplink_beat(d->uplink); /* also before the world: it finds a hub whose host is gone */
     for (struct pl_rank_conn *c = d->conns; c; c = c->next)

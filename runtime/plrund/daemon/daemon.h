@@ -61,6 +61,7 @@ struct pl_rank {
     pid_t pid;               /* once it runs */
     pid_t starter_pid;       /* the rank's own if nobody guards it */
     pid_t guard_pid;         /* of the process that guards it, 0 = none known */
+    unsigned guard_idle_s;   /* stopped for so long, though the rank has ended */
     struct pl_process guard; /* the same, to end it where it is stopped */
     int pidfd;               /* only if nobody guards it */
     struct pl_capture *out, *err;
@@ -168,6 +169,8 @@ static inline void pl_daemon_changed(struct pl_daemon *d)
 void pl_daemon_end_ranks(struct pl_daemon *d, unsigned grace_ms, int64_t fail_rank);
 /* The same where no hub has decided it: a rank whose save command runs has the time for that. */
 void pl_daemon_end_ranks_alone(struct pl_daemon *d, int64_t fail_rank);
+/* Once a second: a plrun that somebody has stopped goes on some seconds after its rank's end. */
+void pl_daemon_wake_guards(struct pl_daemon *d);
 void pl_daemon_on_grace_over(void *ctx);
 
 /* daemon_conn.c: the rank socket, and lines in. */

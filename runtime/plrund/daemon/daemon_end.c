@@ -13,6 +13,38 @@
 #define SAVES_MS 100  /* between two looks at ranks whose save command runs */
 #define GUARD_MS 3000 /* for a guard to end its rank, which takes it milliseconds */
 
+#define WAKE_S 3 /* a guard whose rank has ended may stay stopped for so long */
+
+static bool is_in_state(pid_t pid, char state)
+{
+    struct pl_process_stat stat;
+
+    return pid > 1 && pl_process_stat(pid, &stat) == 0 && stat.state == state;
+}
+
+/* srun waits for it, and all that is left to it is to report that end and to leave. */
+static void wake_guard(struct pl_rank *rank)
+{
+    if (!is_in_state(rank->guard_pid, 'T') ||
+        !(rank->ended || (rank->running && is_in_state(rank->pid, 'Z')))) {
+        rank->guard_idle_s = 0;
+        return;
+    }
+    if (++rank->guard_idle_s < WAKE_S)
+        return;
+    pl_log_warn("child", "plrun of rank %u is stopped, and the rank has ended: plrun goes on",
+                rank->rank);
+    pl_process_signal(&rank->guard, SIGCONT);
+    rank->guard_idle_s = 0;
+}
+
+void pl_daemon_wake_guards(struct pl_daemon *d)
+{
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (d->ranks[i].guarded && d->ranks[i].starter)
+            wake_guard(&d->ranks[i]);
+}
+
 /* SIGKILL has not ended it: it waits in the kernel, or its control group is frozen. Nobody can do
  * more, and its node needs a look. */
 static void tell_unkillable(struct pl_rank *rank)
