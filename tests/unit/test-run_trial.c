@@ -6,6 +6,7 @@
 #include "common/run/run_end.h"
 #include "common/run/run_folder.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/unit/bad_close.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -165,6 +166,9 @@ static void test_end_claim_on_a_full_disk(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
     assert_int_equal(pl_run_end_claim(run, 1, &err), -EFBIG);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    bad_close = "/ends/1.json";
+    assert_int_equal(pl_run_end_claim(run, 1, &err), -EDQUOT);
+    bad_close = NULL;
     assert_int_equal(pl_run_end_claim(run, 1, &err), 0); /* nobody has it */
     assert_int_equal(pl_run_end_claim(run, 1, &err), -EEXIST);
     pl_run_close(run);

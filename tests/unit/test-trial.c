@@ -2,6 +2,7 @@
 /* The claim of a trial in its job script, and the program. */
 #include "common/base/fs.h"
 #include "runtime/plrun/trial.h"
+#include "tests/unit/bad_close.h"
 #include "tests/unit/trial_run.h"
 
 #include <setjmp.h>
@@ -35,6 +36,22 @@ static void test_claim_first_and_again(void **state)
     assert_int_equal(pl_trial_claim(&attempt, &err), -EEXIST);
     assert_non_null(strstr(err.text, "100"));
     assert_int_equal(attempt, 77);
+}
+
+/* A claim that is not on the disk is none: the next job of the trial takes it. */
+static void test_claim_without_room(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    bad_close = "/claim";
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EDQUOT);
+    bad_close = NULL;
+    assert_int_equal(attempt, 77);
+    assert_int_not_equal(access(in_run("trial-0000/attempt-0"), F_OK), 0);
+    as_job("101", NULL);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 0);
 }
 
 static void test_claim_by_array(void **state)
@@ -336,6 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_RUN(test_claim_first_and_again),
+        IN_RUN(test_claim_without_room),
         IN_RUN(test_claim_by_array),
         IN_RUN(test_claim_by_retry),
         IN_RUN(test_claim_finished),
