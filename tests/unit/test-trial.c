@@ -39,7 +39,7 @@ static void test_claim_first_and_again(void **state)
 }
 
 /* A claim that is not on the disk is none: the next job of the trial takes it. */
-static void test_claim_without_room(void **state)
+static void test_claim_refused_at_close(void **state)
 {
     struct pl_error err = {0};
     unsigned attempt = 77;
@@ -353,7 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_RUN(test_claim_first_and_again),
-        IN_RUN(test_claim_without_room),
+        IN_RUN(test_claim_refused_at_close),
         IN_RUN(test_claim_by_array),
         IN_RUN(test_claim_by_retry),
         IN_RUN(test_claim_finished),
