@@ -296,9 +296,8 @@ static int choose(struct pl_plstat *ps, struct pl_ghosts *ghosts, struct pl_erro
     for (char **word = ps->ghosts.pids; word && *word && r == 0; word++) {
         struct pl_ghost *g;
 
-        r = pl_parse_int(*word, 2, INT32_MAX, &pid, err);
-        if (r < 0)
-            return -EINVAL;
+        if (pl_parse_int(*word, 2, INT32_MAX, &pid, NULL) < 0)
+            return pl_error_set(err, -EINVAL, "--end: '%s' is not a PID that can be ended", *word);
         g = find_pid(ghosts, pid);
         if (g)
             g->end = true;

@@ -60,9 +60,10 @@ set_doctor_nodes(void *ctx, const struct pl_option *o, const char *value, struct
     int64_t n;
     int r = pl_parse_int(value, 1, 65535, &n, err);
 
-    if (r == 0)
-        ps->doctor_nodes = (unsigned)n;
-    return r;
+    if (r < 0)
+        return -EINVAL; /* -ERANGE, too: a bad value is wrong usage */
+    ps->doctor_nodes = (unsigned)n;
+    return 0;
 }
 
 static int set_probe(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
@@ -183,8 +184,8 @@ static int set_word(struct pl_plstat *ps, const char *word, struct pl_error *err
         return set_job(ps, word, err);
     }
     if (chosen->run == pl_cmd_doctor)
-        return pl_error_set(err, -EINVAL, "unexpected argument '%s': plstat doctor takes none",
-                            word);
+        return pl_error_set(err, -EINVAL,
+                            "unexpected argument '%s': plstat doctor takes no argument", word);
     if (chosen->run == pl_cmd_ghosts)
         return pl_strv_append(&ps->ghosts.pids, word) < 0 ? pl_error_nomem(err) : 0;
     if (ps->word)
