@@ -142,13 +142,16 @@ static int set_task(const struct step *s, unsigned task)
 static int start(const struct step *s, char *const *argv, unsigned task)
 {
     pid_t pid = fork();
+    int error;
 
     if (pid != 0)
         return pid < 0 ? -errno : 0;
     if (set_task(s, task) < 0)
         _exit(126);
-    execv(argv[0], argv);
-    _exit(127);
+    execvp(argv[0], argv);
+    error = errno;
+    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
+    _exit(error == ENOENT ? 127 : 126);
 }
 
 int pl_tasks_run(char *const *argv, unsigned n, unsigned nodes, struct pl_error *err)
