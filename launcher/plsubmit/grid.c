@@ -35,6 +35,14 @@ static bool is_cut(const char *s, size_t len)
     return depth > 0 && s[len] == ',' && strpbrk(s + len, ")]}");
 }
 
+/* True for a function of another tool: "uniform(0,1)". */
+static bool is_call(const char *s)
+{
+    size_t len = strspn(s, "abcdefghijklmnopqrstuvwxyz_");
+
+    return len > 0 && s[len] == '(';
+}
+
 /* Reads one value from *text on and moves *text to the byte after it. */
 static int read_value(const char **text, char **ret, const char *name, struct pl_error *err)
 {
@@ -51,6 +59,12 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
                                 "them; write \"range(...)\" for the text itself",
                                 name);
 
+        if (is_cut(s, len) && is_call(s))
+            return pl_error_set(err, -EINVAL,
+                                "axis '%s' has no function '%.*s': write range(LO,HI,N) or "
+                                "log(LO,HI,N), or --random N --sample %s=float(LO,HI) for random "
+                                "draws; quote a value that has brackets, \"f(1,2)\"",
+                                name, (int)strcspn(s, "("), s, name);
         if (is_cut(s, len))
             return pl_error_set(
                 err, -EINVAL,
@@ -111,6 +125,7 @@ static int read_values(struct pl_axis *axis, const char *text, struct pl_error *
                 return pl_error_set(err, -ENOMEM, "out of memory");
             axis->values = more;
         }
+        axis->quoted |= *text == '"';
         r = read_value(&text, &axis->values[axis->n_values], axis->name, err);
         if (r < 0)
             return r;

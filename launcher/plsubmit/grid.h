@@ -19,6 +19,7 @@ struct pl_axis {
     size_t n_values;
     size_t leader; /* the axis whose position in the product it has; its own index unless zipped */
     bool zipped;
+    bool quoted;       /* a value was written in quotes: it is meant as it stands */
     unsigned char tag; /* for the caller; 0 at first */
 };
 

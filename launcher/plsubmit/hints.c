@@ -125,6 +125,36 @@ static int check_metric(const char *name, const char *regex, struct pl_error *er
     return 0;
 }
 
+/* Several numbers with blanks between them are one value: a comma separates values. */
+static bool is_numbers(const char *text)
+{
+    _cleanup_free_ char *copy = strdup(text);
+    char *rest = copy;
+    unsigned n = 0;
+    double value;
+
+    for (const char *word; (word = strsep(&rest, " ")); n++)
+        if (pl_parse_double(word, &value, NULL) < 0)
+            return false;
+    return n > 1;
+}
+
+static int hint_axes(struct pl_spec *spec)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < spec->grid.n_axes && r == 0; i++) {
+        const struct pl_axis *axis = &spec->grid.axes[i];
+
+        if (axis->n_values == 1 && !axis->quoted && is_numbers(axis->values[0]))
+            r = pl_spec_warn(spec,
+                             "--grid: axis '%s' has one value, '%.200s': write a comma between "
+                             "values, or quotes around one that has blanks",
+                             axis->name, axis->values[0]);
+    }
+    return r;
+}
+
 int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
 {
     int r = 0;
@@ -133,5 +163,7 @@ int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
         r = check_metric(spec->metric_names[i], spec->metric_regexes[i], err);
     if (r < 0)
         return r;
-    return hint_program(spec) < 0 || hint_signal(spec) < 0 ? pl_error_nomem(err) : 0;
+    return hint_program(spec) < 0 || hint_signal(spec) < 0 || hint_axes(spec) < 0
+               ? pl_error_nomem(err)
+               : 0;
 }

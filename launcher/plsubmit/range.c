@@ -101,13 +101,13 @@ long pl_range_values(const char *axis, const char *text, char ***ret, struct pl_
         return refuse(axis, text, "write range(LO,HI,N) or log(LO,HI,N)", err);
     if (pl_parse_double(part[0], &lo, NULL) < 0 || pl_parse_double(part[1], &hi, NULL) < 0 ||
         !isfinite(lo) || !isfinite(hi))
-        return refuse(axis, text, "LO and HI are numbers", err);
+        return refuse(axis, text, "LO and HI must be numbers", err);
     if (pl_parse_int(part[2], 2, PL_RUN_TRIAL_LIMIT, &n, NULL) < 0)
-        return refuse(axis, text, "N is a whole number from 2 to 1000000", err);
+        return refuse(axis, text, "N must be a whole number from 2 to 1000000", err);
     if (is_log && (lo <= 0 || hi <= 0))
-        return refuse(axis, text, "LO and HI of log are above 0", err);
+        return refuse(axis, text, "LO and HI of log must be above 0", err);
     if (lo == hi)
-        return refuse(axis, text, "LO and HI are equal", err);
+        return refuse(axis, text, "LO and HI must differ", err);
     list = calloc((size_t)n + 1, sizeof(*list));
     for (int64_t i = 0; list && i < n; i++)
         if (!(list[i] = shortest(value_at(is_log, lo, hi, i, n)))) {
