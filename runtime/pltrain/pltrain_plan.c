@@ -191,13 +191,15 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
                                   "of ranks"
                                 : "needs '--accelerator gpu'");
     if (!t->weights && (t->n_weights_maps || t->weights_strict))
-        return pl_error_set(err, -EINVAL,
-                            "options '--weights-map' and '--weights-strict' need '--weights'");
+        return pl_error_set(err, -EINVAL, "option '%s' needs '--weights FILE'",
+                            t->weights_strict ? "--weights-strict" : "--weights-map");
     if (!t->checkpoint_dir && (t->monitor || t->save_last || t->weights_only ||
                                (t->resume && strcmp(t->resume, "last") == 0)))
-        return pl_error_set(err, -EINVAL,
-                            "options '--monitor', '--save-last', '--save-weights-only' and "
-                            "'--resume last' need '--checkpoint-dir'");
+        return pl_error_set(err, -EINVAL, "option '%s' needs '--checkpoint-dir DIR'",
+                            t->monitor        ? "--monitor"
+                            : t->save_last    ? "--save-last"
+                            : t->weights_only ? "--save-weights-only"
+                                              : "--resume last");
     if (!(t->ema < 1))
         return pl_error_set(err, -EINVAL, "option '--ema' is a decay in [0, 1), such as 0.999");
     if (t->ema > 0 && t->run != PL_RUN_TRAIN)

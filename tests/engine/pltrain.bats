@@ -88,7 +88,7 @@ bits() {
 
 @test "options" {
     run -0 --separate-stderr pltrain --max-steps 5 --hparam hidden=3 --hparam batch_size=100 mlp
-    [[ ${lines[0]} =~ ^"model: 235 parameters (needs 0.0 MB a rank of "[0-9.]+" "[MG]"B)"$ ]]
+    [[ ${lines[0]} =~ ^"model: 235 parameters (needs 0.0 MB of "[0-9.]+" "[MG]"B per rank)"$ ]]
     [[ ${lines[1]} == "epoch 1/12 step 5 "* ]]
     run -0 --separate-stderr pltrain --epochs 0 mlp
     [[ ${lines[0]} == test_loss* ]]
@@ -252,7 +252,8 @@ bits() {
     grep "^$loss " rest || { cat rest; false; }
     pltrain --processes 2 --hparam batch_size=4 --epochs 4 --resume d/epoch=2-step=392.ckpt mlp
     says 1 "cannot resume from 'd/none.ckpt'" --resume d/none.ckpt mlp
-    says 2 "need '--checkpoint-dir'" --save-last mlp
+    says 2 "option '--save-last' needs '--checkpoint-dir DIR'" --save-last mlp
+    says 2 "option '--resume last' needs '--checkpoint-dir DIR'" --resume last mlp
     says 1 "chosen by 'val_f1', which nothing logs" --checkpoint-dir c --monitor val_f1 mlp
 }
 
@@ -281,7 +282,7 @@ bits() {
     pltrain "${args[@]}" --epochs 2 --checkpoint-dir d --save-last mlp
     [ $(($(stat -c %s d/last.ckpt) - $(stat -c %s c/last.ckpt))) -gt $((2 * 4 * 64 * 74)) ] # two slots
     says 1 "has weights only: give it to --weights" "${args[@]}" --checkpoint-dir c --resume last mlp
-    says 2 "need '--checkpoint-dir'" --save-weights-only mlp
+    says 2 "option '--save-weights-only' needs '--checkpoint-dir DIR'" --save-weights-only mlp
     says 1 "cannot take weights from 'c/none.ckpt'" --weights c/none.ckpt mlp
     # Without a further epoch the test result is that of the run; the start values differ.
     whole=$(pltrain "${args[@]}" --epochs 2 mlp | grep -E '^test|hash')
@@ -293,7 +294,8 @@ bits() {
     run -0 --separate-stderr pltrain --epochs 0 --weights c/last.ckpt --weights-map '^b([12])$=c\1' mlp
     [[ $stderr == *"2 of 4 parameters and buffers are set; not found: b1, b2; not used: b1, b2" ]]
     says 1 "not used: b2 (--weights-strict)" --weights c/last.ckpt --weights-strict --weights-map b2=c mlp
-    says 2 "need '--weights'" --weights-strict mlp
+    says 2 "option '--weights-strict' needs '--weights FILE'" --weights-strict mlp
+    says 1 "'$BATS_TEST_TMPDIR' is a directory" --weights "$BATS_TEST_TMPDIR" mlp
     says 2 "not a regular expression" --weights c/last.ckpt --weights-map '(=' mlp
     run -0 pltrain "${args[@]}" --epochs 1 --processes 2 --weights c/last.ckpt mlp
     [[ $output == *"epoch 1/1 step 79 "* ]]
@@ -390,7 +392,8 @@ bits() {
     says 1 "hook training_step gave no loss" "$BROKEN/broken_loss.so"
     says 1 "data field 0 has no array" "$BROKEN/broken_data.so"
     echo "not a shared object" >"$BATS_TEST_TMPDIR/text.so"
-    says 1 "cannot load module" "$BATS_TEST_TMPDIR/text.so"
+    says 1 "text.so' is not a shared object: compile the module as plume-module(7) shows" \
+        "$BATS_TEST_TMPDIR/text.so"
 }
 
 @test "a module that crashes is named, and takes the others along" {
@@ -633,9 +636,9 @@ named() {
     limit() { echo "$1" | tee groups/memory.max >groups/memory/memory.limit_in_bytes; }
     limit 40000000
     run -0 --separate-stderr pltrain "${run[@]}"
-    [[ $output =~ "model: 600010 parameters (needs "[0-9.]*" MB a rank of 40.0 MB)" ]]
+    [[ $output =~ "model: 600010 parameters (needs "[0-9.]*" MB of 40.0 MB per rank)" ]]
     run -0 --separate-stderr pltrain --processes 2 "${run[@]}"
-    [[ $output == *" a rank of 20.0 MB)"* ]]
+    [[ $output == *" of 20.0 MB per rank)"* ]]
     limit 8000000
     run -1 --separate-stderr pltrain --processes 2 "${run[@]}"
     [[ $stderr =~ "600010 parameters, their gradients and the optimizers' state do not fit in the memory of rank "[01]" (--strategy sharded --shard param shares them among ranks, --strategy pipeline the layers): they need more than 4.8 MB; the control group's limit leaves a rank 4.0 MB" ]]

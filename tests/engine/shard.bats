@@ -103,7 +103,7 @@ as_ddp() {
         [ "$kind" = low ] && set -- --precision bf16 # whose weights are gathered in 16 bits, and not kept
         pltrain --summary --max-steps 1 --processes 4 --strategy sharded --shard "${kind/low/param}" --optimizer adam "$@" \
             gpt --layers 6 --width 64 --batch_size 1 --context 8 >"$kind.txt"
-        grep -qE '^needs [0-9.]+ MB a rank of [0-9.]+ [MG]B$' "$kind.txt"
+        grep -qE '^needs [0-9.]+ MB of [0-9.]+ [MG]B per rank$' "$kind.txt"
     done
     # Ranks of a node share out the state under ddp, too.
     pltrain --summary --max-steps 1 --processes 4 --strategy ddp --optimizer adam \

@@ -367,7 +367,7 @@ as_hosts() {
     (ulimit -v 900000 && pltrain --processes 3 --max-steps 1 "$FAKE/sometimes.so" >out 2>&1) ||
         skip "a sanitizer's shadow memory has no limit"
     plain=$(sed -n 's/^rank 0: //p' out)
-    free=$(sed -n 's/^model: .* a rank of \([0-9]*\)[0-9.]* MB)$/\1/p' out) # of the limit
+    free=$(sed -n 's/^model: .* MB of \([0-9]*\)[0-9.]* MB per rank)$/\1/p' out) # of the limit
     for strategy in ddp sharded; do
         (ulimit -v $((900000 - (free + 1) * 1000000 / 1024)) &&
             pltrain --processes 3 --strategy $strategy --max-steps 1 "$FAKE/sometimes.so" >out 2>err)

@@ -146,8 +146,11 @@ int pl_checkpoint_read(const char *path, struct pl_checkpoint *ret, struct pl_er
     if (fstat(fd, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at checkpoint '%s'", path);
     if (!S_ISREG(st.st_mode) || st.st_size == 0)
-        return pl_error_set(err, -EINVAL,
-                            "'%s' is neither a checkpoint of Plume nor a safetensors file", path);
+        return pl_error_set(err, -EINVAL, "'%s' is %s: name a checkpoint or a safetensors file",
+                            path,
+                            S_ISDIR(st.st_mode)   ? "a directory"
+                            : S_ISREG(st.st_mode) ? "empty"
+                                                  : "not a regular file");
     r = read_through(fd, (size_t)st.st_size);
     if (r < 0)
         return pl_error_errno(err, r, "cannot read checkpoint '%s'", path);

@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <string.h>
 
 #ifndef PL_MODULE_DIR
@@ -95,6 +96,26 @@ int pl_module_check(const struct plume_module *table,
     return 0;
 }
 
+/* The loader reports of a source file only that it is too short, or has a wrong header. */
+static int refuse_file(const char *path, const char *why, struct pl_error *err)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const char *dot = strrchr(path, '.');
+    char head[4];
+
+    if (fd < 0 || (read(fd, head, sizeof(head)) == sizeof(head) && memcmp(head, "\177ELF", 4) == 0))
+        return pl_error_set(err, -ELIBBAD, "cannot load module '%s': %s", path, why);
+    if (dot && strcmp(dot, ".py") == 0)
+        return pl_error_set(err, -ELIBBAD,
+                            "'%s' is a Python program, not a module of pltrain: run it by "
+                            "'plsubmit python %s' or 'srun plrun -- python %s'",
+                            path, path, path);
+    return pl_error_set(err, -ELIBBAD,
+                        "'%s' is not a shared object: compile the module as plume-module(7) shows, "
+                        "and name the file that the compiler made",
+                        path);
+}
+
 int pl_module_open(const char *name, struct pl_module *ret, struct pl_error *err)
 {
     const struct plume_module *(*entry)(void);
@@ -105,7 +126,7 @@ int pl_module_open(const char *name, struct pl_module *ret, struct pl_error *err
         return r;
     m.handle = dlopen(m.path, RTLD_NOW | RTLD_LOCAL);
     if (!m.handle) {
-        r = pl_error_set(err, -ELIBBAD, "cannot load module '%s': %s", m.path, dlerror());
+        r = refuse_file(m.path, dlerror(), err);
         goto fail;
     }
     entry = (const struct plume_module *(*)(void))dlsym(m.handle, PLUME_MODULE_ENTRY);

@@ -154,7 +154,7 @@ static void print_model(const struct pl_trainer *t, double need, double limit)
         count += t->ctx.params.list[i]->whole->count;
     fprintf(out, "model: %zu parameters", count);
     if (need > 0)
-        fprintf(out, " (needs %s a rank of %s)", pl_memory_text(need, text[0]),
+        fprintf(out, " (needs %s of %s per rank)", pl_memory_text(need, text[0]),
                 pl_memory_text(limit, text[1]));
     fputc('\n', out);
     fflush(out);

@@ -399,7 +399,7 @@ static void print_cut(const struct pl_pipe *pipe, size_t microbatches)
     if (pipe->world->rank != 0 || (pipe->peers && pipe->peers->rank != 0) || !out)
         return;
     pl_cut_stages(&problem, pipe->cut, seconds, bytes);
-    fprintf(out, "pipeline: %u stages of", n);
+    fprintf(out, "pipeline: %u stage%s of", n, n == 1 ? "" : "s");
     for (unsigned s = 0; s < n; s++)
         fprintf(out, "%s %zu", s ? "," : "", pipe->cut[s + 1] - pipe->cut[s]);
     fprintf(out, " ops, ");

@@ -115,7 +115,7 @@ static void print_memory(struct pl_trainer *t, const struct pl_memory_need *need
             "reuse), validation and test %.3f, in all %.3f\n",
             need->grads * MIB, need->state * MIB, need->average * MIB, need->buffers * MIB,
             need->step * MIB, need->unshared * MIB, need->evaluation * MIB, need->all * MIB);
-    fprintf(out, "needs %s a rank of %s\n\n", pl_memory_text(need->all, text[0]),
+    fprintf(out, "needs %s of %s per rank\n\n", pl_memory_text(need->all, text[0]),
             pl_memory_text(pl_memory_limit(t), text[1]));
 }
 

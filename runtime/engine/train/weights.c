@@ -120,6 +120,8 @@ static int read_index(struct weights *w, const char *text, struct pl_error *err)
     size_t pos = 0, room = 0;
     int r = pl_mini_parse(text, &map), more;
 
+    if (r == -EINVAL)
+        return pl_error_set(err, r, "not JSON: an index of safetensors files was expected");
     if (r == 0)
         r = pl_mini_find(text, "weight_map", &map);
     while (r == 0 && (more = pl_mini_member(&map, &pos, &key, &value)) != 0)

@@ -226,7 +226,7 @@ static void test_an_index_is_read_as_it_is(void **state)
          "the index has 'a' in '2', but that file does not have it"},
         {"{\"weight_map\":{\"a\":\"1\",\"b\":\"1\"}}", "the index has 'b' in '1'"},
         {"{\"weight_map\":{\"a\":\"1\",\"a\":\"3\"}}", "the index has 'a' twice"},
-        {"{\"weight_map\":{\"a\":\"1\"}} more", "not an index"},
+        {"{\"weight_map\":{\"a\":\"1\"}} more", "not JSON"},
     };
     _cleanup_free_ char *path = NULL, *report = NULL;
     struct pl_error err;
