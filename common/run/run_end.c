@@ -77,6 +77,8 @@ int pl_run_end_write(const struct pl_run *run,
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     char name[NAME_SIZE];
 
+    if (!o) /* somebody has removed the claim */
+        o = json_object();
     if (!o || json_object_set_new(o, "ended", json_real(pl_wall_s())) < 0 ||
         pl_run_state_set_status(o, wait_status) < 0 || pl_json_dump_line(o, &text) < 0)
         return pl_error_nomem(err);

@@ -118,7 +118,7 @@ int pl_end_run(unsigned arrays, struct pl_error *err)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     const char *dir = pl_env_text(PL_ENV_PLUME_RUN_DIR), *command;
-    int status = 0, r;
+    int status = 0, code, r;
 
     if (!dir)
         return pl_error_set(err, -ENOENT, "PLUME_RUN_DIR is not set: this is for --on-end");
@@ -136,14 +136,16 @@ int pl_end_run(unsigned arrays, struct pl_error *err)
         return 0;
     }
     if (r < 0)
-        return r;
+        return pl_error_wrap(err, r, "the command of --on-end does not begin");
     if (set_counts(run) < 0)
         return pl_error_nomem(err);
     r = run_command(command, &status, err);
     if (r < 0)
         return r;
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     r = pl_run_end_write(run, arrays, status, err);
-    if (r < 0)
-        return r;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return r < 0 ? pl_error_wrap(err, r,
+                                 "the command of --on-end has ended with %d, which is not recorded",
+                                 code)
+                 : code;
 }
