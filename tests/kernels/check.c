@@ -78,6 +78,11 @@ size_t check_many(size_t cpu, size_t emulated)
     return n;
 }
 
+size_t check_step(void)
+{
+    return getenv("CHECK_SANITIZER") ? 7 : 1;
+}
+
 /* In half of the cases all buffers are 64-byte aligned: kernels may move several elements at once
  * only if all arrays are aligned. */
 static void *buffer(size_t bytes, size_t element)

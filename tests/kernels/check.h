@@ -40,6 +40,10 @@ bool check_host(void);
  */
 size_t check_many(size_t cpu, size_t emulated);
 
+/* From one size to the next where all are tested: 1, or 7 under compute-sanitizer, where a case
+ * takes some 20 times as long. */
+size_t check_step(void);
+
 /* n floats between guards, starting `shift` floats past a 64-byte boundary (0 to 15 at random).
  * Freed by check_end_case(). */
 float *check_floats(size_t n, enum fill fill);
