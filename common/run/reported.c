@@ -52,8 +52,10 @@ int pl_reported_missing(const struct pl_reported *reported,
     json_object_foreach (reported->names, name, value)
         names[i++] = name;
     qsort(names, n, sizeof(*names), compare);
-    r = pl_buf_addf(out, "no trial reported %s; %s", objective,
-                    n ? "reported: " : "nothing was reported: give --metric NAME=REGEX");
+    r = pl_buf_addf(
+        out, "no trial reported %s; %s", objective,
+        n ? "reported: "
+          : "nothing was reported: --metric NAME=REGEX must match a line of the output");
     for (i = 0; i < PL_MIN(n, (size_t)NAMES_MAX) && r == 0; i++)
         r = pl_buf_addf(out, "%s%s", i ? ", " : "", names[i]);
     if (r == 0 && n > NAMES_MAX)

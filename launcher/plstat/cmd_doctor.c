@@ -224,14 +224,13 @@ static void check_names(struct doctor *d, const json_t *node)
     }
     if (n_address)
         add(d, "wrong",
-            "on node %s %zu of %zu nodes' names have no address, such as %s: Plume uses Slurm's "
+            "on node %s: %zu of %zu nodes' names have no address, such as %s: Plume uses Slurm's "
             "addresses, programs that look names up fail",
             of, n_address, json_array_size(names), no_address);
     if (n_name)
         add(d, "wrong",
-            "on node %s the addresses of %zu of %zu nodes lead to no name, such as that of %s: "
-            "some "
-            "programs wait for one",
+            "on node %s: the addresses of %zu of %zu nodes lead to no name, such as that of %s: "
+            "some programs wait for one",
             of, n_name, json_array_size(names), no_name);
 }
 

@@ -202,7 +202,7 @@ static int print_processes(struct pl_plstat *ps, const json_t *node)
     pl_table_column(&t, "PID", true, false);
     pl_table_column(&t, "USER", false, false);
     pl_table_column(&t, "JOB", true, false);
-    pl_table_column(&t, "JOB HAS", false, false);
+    pl_table_column(&t, "JOB IS", false, false);
     pl_table_column(&t, "GIB", true, false);
     pl_table_column(&t, "AGE", true, false);
     pl_table_column(&t, "COMMAND", false, true);
@@ -380,10 +380,11 @@ run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, unsigned *ret_n, struct
     _cleanup_free_ char *folder = pl_program_folder();
     _cleanup_free_ char *plstat = folder ? pl_path_join(folder, "plstat") : NULL;
     struct pl_slurm_job_now now;
-    char nodes[32];
+    char nodes[32], number[24];
+    int64_t job = 0;
     const char *const argv[] = {"srun",
                                 "--jobid",
-                                ps->ghosts.job,
+                                number,
                                 "--overlap",
                                 "--quiet",
                                 "--label",
@@ -394,14 +395,17 @@ run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, unsigned *ret_n, struct
                                 "ghosts",
                                 "--json",
                                 NULL};
-    int r = plstat ? pl_slurm_job_ask(strtoll(ps->ghosts.job, NULL, 10), NULL, &now, err) : -ENOMEM;
+    int r = plstat ? pl_slurm_job_number(ps->ghosts.job, &job, err) : -ENOMEM;
 
+    if (r == 0)
+        r = pl_slurm_job_ask(job, NULL, &now, err);
     if (r < 0)
         return r;
     if (strcmp(now.state, "RUNNING") != 0)
         return pl_error_set(err, -EHOSTUNREACH, "job %s is not running: %s", ps->ghosts.job,
                             *now.state ? now.state : "Slurm does not know it");
     *ret_n = now.n_nodes;
+    snprintf(number, sizeof(number), "%lld", (long long)job);
     snprintf(nodes, sizeof(nodes), "--nodes=%u", now.n_nodes);
     r = pl_child_run(argv, NULL, NODES_MS, ret, err);
     if (r == -ETIMEDOUT)

@@ -45,10 +45,15 @@ static int
 set_job_number(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_plstat *ps = ctx;
+    const char *task = strchr(value, '_');
+    _cleanup_free_ char *job = task ? strndup(value, (size_t)(task - value)) : strdup(value);
     int64_t number;
 
-    if (pl_parse_int(value, 1, INT64_MAX, &number, NULL) < 0)
-        return pl_error_set(err, -EINVAL, "'%s' is not a job's number in Slurm", value);
+    if (!job)
+        return pl_error_nomem(err);
+    if (pl_parse_int(job, 1, INT64_MAX, &number, NULL) < 0 ||
+        (task && pl_parse_int(task + 1, 0, INT32_MAX, &number, NULL) < 0))
+        return pl_error_set(err, -EINVAL, "'%s' is not a job of Slurm, as 123 or 123_4", value);
     ps->ghosts.job = value;
     return 0;
 }

@@ -75,25 +75,61 @@ static char **environment(const char *conf)
     return list;
 }
 
-int pl_slurm_job_ask(int64_t job,
-                     const char *conf,
-                     struct pl_slurm_job_now *ret,
-                     struct pl_error *err)
+static int run_squeue(const char *job,
+                      const char *format,
+                      const char *conf,
+                      struct pl_child *ret,
+                      struct pl_error *err)
 {
-    char number[24];
-    const char *const argv[] = {
-        "squeue", "--noheader", "--states=all", "--jobs", number, "--format=%A %T %D", NULL};
-    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    const char *const argv[] = {"squeue", "--noheader", "--states=all", "--jobs", job,
+                                format,   NULL};
     _cleanup_(pl_strv_freep) char **env = conf ? environment(conf) : NULL;
     int r;
 
     if (conf && !env)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    r = pl_child_run(argv, env, LIMIT_MS, ret, err);
+    return r == -ETIMEDOUT ? pl_error_set(err, r, "the Slurm controller did not answer within %d s",
+                                          LIMIT_MS / 1000)
+                           : r;
+}
+
+int pl_slurm_job_number(const char *task, int64_t *ret, struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    const char *said;
+    char name[64];
+    long long number;
+    int r;
+
+    if (!strchr(task, '_')) {
+        *ret = strtoll(task, NULL, 10);
+        return 0;
+    }
+    r = run_squeue(task, "--format=%i %A", NULL, &child, err);
+    if (r < 0)
+        return r;
+    for (const char *p = pl_buf_str(&child.out); *p; p += strcspn(p, "\n"), p += *p == '\n')
+        if (sscanf(p, "%63s %lld", name, &number) == 2 && strcmp(name, task) == 0) {
+            *ret = number;
+            return 0;
+        }
+    said = child.err.len ? pl_buf_str(&child.err) : "it has not begun, or has ended";
+    return pl_error_set(err, -EHOSTUNREACH, "squeue does not report job %s: %.*s", task,
+                        (int)strcspn(said, "\n"), said);
+}
+
+int pl_slurm_job_ask(int64_t job,
+                     const char *conf,
+                     struct pl_slurm_job_now *ret,
+                     struct pl_error *err)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    char number[24];
+    int r;
+
     snprintf(number, sizeof(number), "%lld", (long long)job);
-    r = pl_child_run(argv, env, LIMIT_MS, &child, err);
-    if (r == -ETIMEDOUT)
-        return pl_error_set(err, r, "the Slurm controller did not answer within %d s",
-                            LIMIT_MS / 1000);
+    r = run_squeue(number, "--format=%A %T %D", conf, &child, err);
     if (r < 0)
         return r;
     return pl_slurm_job_parse(job, child.status, pl_buf_str(&child.out), pl_buf_str(&child.err),

@@ -19,6 +19,10 @@ struct pl_slurm_job_now {
     unsigned n_nodes; /* 0: not known */
 };
 
+/* Finds Slurm's own number of a job "123" or of a task of an array, "123_4", which srun(1) needs.
+ * -ETIMEDOUT, -EHOSTUNREACH (also if the task has not begun or has ended), -ENOENT (no squeue). */
+int pl_slurm_job_number(const char *task, int64_t *ret, struct pl_error *err);
+
 /* Asks squeue(1) about a job by Slurm's own number (a task of an array has one, too).
  * conf  the slurm.conf to use; NULL: the caller's. Slurm loads plugins as this file says: use only
  *       one that the caller's own user chose.

@@ -181,6 +181,20 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     [[ $(state_of "$PID" --job "$JOB") == 'alive False' ]]
 }
 
+@test "--job takes a task of an array by the number that plstat shows" {
+    local array
+    array=$(as_user sbatch --parsable --array=0-1 --nodes=1 --output=/dev/null --wrap 'sleep 600')
+    wait_for 30 eval "squeue -h -t R -j ${array}_0 | grep -q ."
+    run --separate-stderr as_user plstat ghosts --json --job "${array}_0"
+    [[ $status == 0 ]] || { echo "$status: $output $stderr"; false; }
+    run as_user plstat ghosts --job "${array}_7"
+    [[ $status == 4 && $output == *"job ${array}_7"* ]]
+    scancel "$array"
+    wait_for 30 eval "! squeue -h -t R -j ${array} 2>/dev/null | grep -q ."
+    run as_user plstat ghosts --job "${array}_0"
+    [[ $status == 4 && $output == *"job ${array}_0"* ]]
+}
+
 @test "--job and doctor say that a node's answer is missing" {
     local srun
     srun=$(command -v srun)
