@@ -6,6 +6,7 @@
 #include "common/base/fs.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
+#include "common/base/slow_fs.h"
 #include "common/proto/json.h"
 #include "launcher/plstat/node_answers.h"
 #include "launcher/plstat/plstat.h"
@@ -19,6 +20,7 @@
 #include <string.h>
 
 #define ASK_MS 10000u
+#define WRITE_MS 5000u
 #define NODES_MS 180000u /* the nodes may wait for their resolver */
 #define IMMEDIATE "--immediate=30"
 #define CLOCK_S 2.0 /* a larger difference is wrong: make(1), tokens and logs depend on clocks */
@@ -113,6 +115,15 @@ static int look_at_slurm(struct doctor *d)
     return 0;
 }
 
+/* Where it is that of the nodes, too, the plugin's plrund waits for it. */
+static void look_at_home(struct doctor *d)
+{
+    _cleanup_free_ char *home = pl_home_dir(NULL);
+
+    if (home && pl_slow_fs_try(home, WRITE_MS) < 0)
+        add(d, "wrong", "the file system of '%s' does not answer", home);
+}
+
 /* ---- the nodes ---- */
 
 /* The number of nodes of the default partition that could start a task now: 1 to `most`. */
@@ -144,6 +155,8 @@ static int make_token(char **ret_path, char *token, size_t size, struct pl_error
     folder = cwd ? pl_path_join(cwd, runs ? runs : "runs") : NULL;
     if (folder && access(folder, W_OK) < 0)
         folder[runs ? strlen(folder) : strlen(cwd)] = '\0';
+    if (folder && pl_slow_fs_try(folder, WRITE_MS) < 0)
+        return pl_error_set(err, -ETIMEDOUT, "the file system of '%s' does not answer", folder);
     path = folder ? pl_strf("%s/.plume-doctor", folder) : NULL;
     *ret_path = path ? pl_temp_name(path) : NULL;
     if (!*ret_path)
@@ -431,8 +444,10 @@ int pl_cmd_doctor(struct pl_plstat *ps, struct pl_error *err)
     }
     d.checks = json_array();
     d.nodes = json_array();
-    if (d.checks && d.nodes && look_at_slurm(&d) == 0)
+    if (d.checks && d.nodes && look_at_slurm(&d) == 0) {
+        look_at_home(&d);
         look_at_nodes(&d);
+    }
     r = d.checks && d.nodes ? d.r : -ENOMEM;
     if (r == 0)
         r = ps->json ? pl_plstat_document(ps, pl_plstat_json_doctor(d.checks, d.nodes))

@@ -11,6 +11,7 @@ struct pl_change {
     struct pl_run *run;
     char *trials; /* "3-8,10"; NULL: all */
     int lock;     /* of the run folder, against another plsubmit that changes it; negative: none */
+    bool slow;    /* the folder's file system did not answer */
 };
 void pl_change_finish(struct pl_change *change);
 

@@ -2,6 +2,7 @@
 #include "launcher/plsubmit/change_sweep.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/slow_fs.h"
 #include "common/run/run_local.h"
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/after.h"
@@ -174,7 +175,10 @@ static int change_trials(struct pl_change *change,
     if (r < 0)
         return pl_error_set(err, r, "plstat does not report the jobs of the trials");
     /* A full disk may be the reason to cancel. A local run's executor reads the record. */
-    if (spec->change == PL_CHANGE_CANCEL)
+    if (spec->change == PL_CHANGE_CANCEL && change->slow && !local)
+        pl_error_set(&unrecorded, -ETIMEDOUT, "the file system of '%s' does not answer",
+                     pl_run_dir(change->run));
+    else if (spec->change == PL_CHANGE_CANCEL)
         r = pl_run_add_cancelled(change->run, jobs, local ? err : &unrecorded);
     if (r == 0 && local)
         r = pl_local_cancel(change->run, err);
@@ -229,6 +233,16 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
     return 0;
 }
 
+/* Whoever writes to a file system that does not answer cannot even be interrupted. */
+static void try_folder(struct pl_change *change, const struct pl_spec *spec)
+{
+    if (spec->change == PL_CHANGE_HOLD || spec->change == PL_CHANGE_RELEASE) /* write nothing */
+        return;
+    change->slow = pl_slow_fs_try(pl_run_dir(change->run), PL_SUBMIT_WRITE_MS) < 0;
+    if (change->slow && (spec->change != PL_CHANGE_CANCEL || pl_run_is_local(change->run)))
+        pl_log_warn("submit", PL_SUBMIT_WAITS, pl_run_dir(change->run));
+}
+
 int pl_change_sweep(struct pl_spec *spec, char *const *words, const char *bin_dir)
 {
     _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
@@ -260,6 +274,7 @@ int pl_change_sweep(struct pl_spec *spec, char *const *words, const char *bin_di
         return PL_EXIT_USAGE;
     if (spec->change == PL_CHANGE_UPDATE && check_whole(&change, "--update") < 0)
         return PL_EXIT_USAGE;
+    try_folder(&change, spec);
     if (spec->change == PL_CHANGE_RESUME)
         return submit_change(&change, spec, bin_dir, true, 0);
     r = spec->change == PL_CHANGE_EXTEND   ? extend(&change, spec, bin_dir, &err)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/launch.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/slow_fs.h"
 #include "common/base/term.h"
 #include "common/base/utf8.h"
 #include "launcher/plsubmit/local_run.h"
@@ -228,6 +230,8 @@ static int create(struct pl_launch *launch, const char *script, struct pl_error 
         if (!snapshot)
             return pl_error_nomem(err);
     }
+    if (pl_slow_fs_try(launch->dir, PL_SUBMIT_WRITE_MS) < 0)
+        pl_log_warn("submit", PL_SUBMIT_WAITS, launch->dir);
     return pl_run_create(launch->dir, &desc, err);
 }
 

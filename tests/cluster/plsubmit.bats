@@ -16,6 +16,7 @@ setup() {
     PATH=$PLUME_SRC/build:$PATH
 }
 teardown() {
+    fsfreeze -u "$WORK/disk" 2>/dev/null || true
     umount -l "$WORK/disk" 2>/dev/null || true
     scontrol update NodeName=ALL State=RESUME 2>/dev/null || true # those that a failed test left drained
     scancel_all
@@ -176,6 +177,28 @@ TXT
     [[ $stderr == *"warning: cannot record what is cancelled: "*'No space left on device'* ]]
     wait_for 30 queue_is_empty
     umount -l "$WORK/disk"
+}
+
+@test "a run folder whose file system does not answer is named; --cancel and plstat doctor do not wait for it" {
+    need_root
+    truncate -s 16M image && mkdir disk
+    { mkfs.ext4 -q -O ^has_journal image && mount -o loop image disk; } 2>/dev/null || skip "no file system to freeze"
+    submit --runs disk --sbatch hold true
+    mkdir -m 0700 disk/home
+    fsfreeze -f disk # not even SIGKILL ends who writes now
+    plsubmit --runs disk/runs --no-submit true >out 2>err 3>&- &
+    { plsubmit --cancel "$RUN" >cancel.out 2>cancel.err && echo 0 >cancel.rc; } 3>&- &
+    { PLUME_HOME=$WORK/disk/home PLUME_RUNS=$WORK/disk plstat doctor >doctor.out 2>&1; echo $? >doctor.rc; } 3>&- &
+    wait_until 60 grep -q 'warning: the file system of .*disk/runs/.* does not answer: waiting for it' err &&
+        wait_until 60 test -s cancel.rc && wait_until 60 test -s doctor.rc || hangs=yes
+    fsfreeze -u disk
+    wait
+    cat err cancel.err doctor.out
+    [ -z "${hangs:-}" ]
+    grep -qF "warning: cannot record what is cancelled: the file system of '$RUN' does not answer" cancel.err
+    wait_for 30 queue_is_empty
+    grep -qF "wrong  cannot write to the folder of runs: the file system of '$WORK/disk' does not answer" doctor.out
+    grep -qF "wrong  the file system of '$WORK/disk/home' does not answer" doctor.out
 }
 
 @test "past MaxArraySize the grid is split, under one numbering" {
