@@ -75,9 +75,9 @@ template <int V, bool COLUMNS, class F, class OUT>
 void by_channel(const struct pl_batchnorm_args *a, const F &term, const OUT &out)
 {
     if constexpr (COLUMNS)
-        sums_together<2 * V>(1, a->batch, a->channels / V, term, out);
+        sums_together<2 * V, SUMS_BY_COLUMNS>(1, a->batch, a->channels / V, term, out);
     else
-        sums_together<2>(a->channels, a->batch * (a->inner / V), 1, term, out);
+        sums_together<2, SUMS_BY_ROWS>(a->channels, a->batch * (a->inner / V), 1, term, out);
 }
 
 template <class X, int V, bool COLUMNS> struct moments {

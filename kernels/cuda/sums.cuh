@@ -188,6 +188,10 @@ static inline dim3 pieces_block(size_t columns, size_t pieces, unsigned n)
     return dim3(wide, PL_SUMS_PIECE_THREADS / wide);
 }
 
+/* The kernel of sums_together(): by rows inner must be 1, by columns it may be. Who knows it saves
+ * compilers the other one. */
+enum sums_by { SUMS_BY_EITHER, SUMS_BY_ROWS, SUMS_BY_COLUMNS };
+
 /* F: `terms`, what is read for the terms number k of the sums at (o, i); `numbers`, what a thread
  * keeps for all of these, made of (f, o, i); ahead, how many terms are read before they are added;
  * resident, how many blocks a multiprocessor must have room for, which is what it gets; __device__
@@ -197,7 +201,7 @@ static inline dim3 pieces_block(size_t columns, size_t pieces, unsigned n)
  * how many of these belong together, and void one(size_t k, const double sum[numbers]) const, which
  * takes the k-th of such groups over all (o, i): different threads may take those of one (o, i).
  * Uses the stream's scratch. */
-template <int N, class F, class OUT>
+template <int N, sums_by BY, class F, class OUT>
 static void sums_together(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
 {
     static_assert(N <= 16 && (N & (N - 1)) == 0,
@@ -226,11 +230,13 @@ static void sums_together(size_t outer, size_t n, size_t inner, const F &term, c
         if (inner == 1 && n <= PL_SUMS_SHORT)
             return PL_LAUNCH((sums_short<N, F, OUT>), ceil_div(outer, PL_SUMS_THREADS / 32),
                              PL_SUMS_THREADS, 0, s, term, out);
-    if (inner == 1)
-        PL_LAUNCH((sums_rows<N, F, OUT>), outer * s.pieces, PL_SUMS_THREADS, 0, s, term, out,
-                  partial);
-    else
-        PL_LAUNCH((sums_columns<N, F, OUT>), tiles * s.pieces, block, 0, s, term, out, partial);
+    if constexpr (BY != SUMS_BY_COLUMNS)
+        if (BY == SUMS_BY_ROWS || inner == 1)
+            PL_LAUNCH((sums_rows<N, F, OUT>), outer * s.pieces, PL_SUMS_THREADS, 0, s, term, out,
+                      partial);
+    if constexpr (BY != SUMS_BY_ROWS)
+        if (BY == SUMS_BY_COLUMNS || inner != 1)
+            PL_LAUNCH((sums_columns<N, F, OUT>), tiles * s.pieces, block, 0, s, term, out, partial);
     if (!partial)
         return;
     s.inner = inner * N / OUT::numbers;
@@ -282,7 +288,7 @@ template <class OUT> struct sums_out {
 template <class F, class OUT>
 static void sums(size_t outer, size_t n, size_t inner, const F &term, const OUT &out)
 {
-    sums_together<1>(outer, n, inner, sums_term<F>{term}, sums_out<OUT>{out});
+    sums_together<1, SUMS_BY_EITHER>(outer, n, inner, sums_term<F>{term}, sums_out<OUT>{out});
 }
 
 } // namespace pl_cuda
