@@ -16,12 +16,17 @@ static int init(spank_t spank)
 }
 
 /* srun runs once per step and has the user's stderr; the daemon's is /dev/null. */
-static void warn_of_unknown_variables(void)
+static void warn_of_variables(void)
 {
     char name[128], line[512];
     char *const *entry = environ;
+    enum pl_env_id id = PL_ENV_NONE;
     const char *near;
 
+    while (pl_env_next_no_seconds(&id, line, sizeof(line))) {
+        pl_values_make_printable(line);
+        slurm_spank_log("plume: %s", line);
+    }
     while (pl_env_next_unknown(&entry, name, sizeof(name), &near)) {
         pl_env_explain_unknown(name, near, line, sizeof(line));
         pl_values_make_printable(line);
@@ -33,7 +38,7 @@ static void init_post_opt(void)
 {
     if (pl_options()->enabled) {
         pl_spank_options_export();
-        warn_of_unknown_variables();
+        warn_of_variables();
     } else if (pl_spank_options_without_plume()) {
         slurm_error("plume: options --plume-* do nothing without --plume");
     }

@@ -16,6 +16,8 @@ enum { /* short forms for the table */
        DEVELOPER = PL_ENV_USER_DEVELOPER,
 };
 
+#define SECONDS_MAX 86400 /* a day */
+
 static const struct pl_env_var table[] = {[PL_ENV_NONE] = {0},
 #define ROW(name_, type_, fallback_, users_, help_)                                                \
     [PL_ENV_##name_] = {#name_, PL_ENV_TYPE_##type_, fallback_, users_, help_},
@@ -58,12 +60,17 @@ int pl_env_set(enum pl_env_id id, const char *value)
     return setenv(table[id].name, value, 1) < 0 ? -errno : 0;
 }
 
+static bool read_seconds(const char *value, double *ret)
+{
+    return pl_parse_double(value, ret, NULL) == 0 && *ret >= 0 && *ret <= SECONDS_MAX;
+}
+
 unsigned pl_env_ms(enum pl_env_id id)
 {
     const char *value = pl_env(id);
     double seconds;
 
-    if (!value || pl_parse_double(value, &seconds, NULL) < 0 || seconds < 0 || seconds > 86400)
+    if (!value || !read_seconds(value, &seconds))
         seconds = table[id].fallback ? strtod(table[id].fallback, NULL) : 0;
     return (unsigned)(seconds * 1000);
 }
@@ -117,4 +124,20 @@ void pl_env_explain_unknown(const char *name, const char *near, char *ret, size_
 {
     snprintf(ret, size, "unknown environment variable '%s'%s%s%s", name,
              near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+bool pl_env_next_no_seconds(enum pl_env_id *id, char *ret, size_t size)
+{
+    while (++*id < PL_ENV_COUNT) {
+        const char *value = table[*id].type == PL_ENV_TYPE_SECONDS ? pl_env_text(*id) : NULL;
+        double seconds;
+
+        if (!value || read_seconds(value, &seconds))
+            continue;
+        snprintf(ret, size, "%s is '%.64s', not a number of seconds from 0 to %d: %s is used",
+                 table[*id].name, value, SECONDS_MAX,
+                 table[*id].fallback ? table[*id].fallback : "0");
+        return true;
+    }
+    return false;
 }

@@ -77,4 +77,9 @@ bool pl_env_next_unknown(char *const **entry,
 /* One line about such a name: "unknown environment variable 'X': did you mean Y?". */
 void pl_env_explain_unknown(const char *name, const char *near, char *ret, size_t size);
 
+/* Finds the next variable after *id (PL_ENV_NONE at first) of type SECONDS whose value is no such
+ * number, so that pl_env_ms() takes the default, and makes one line about it. Returns false at the
+ * end. */
+bool pl_env_next_no_seconds(enum pl_env_id *id, char *ret, size_t size);
+
 #endif

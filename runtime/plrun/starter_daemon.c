@@ -65,12 +65,15 @@ bool pl_starter_was_signalled(struct pl_starter *s)
 /* ---- the daemon ---- */
 
 /* Once per step: by the plrun that starts the daemon of the first node. */
-static void warn_of_unknown_variables(void)
+static void warn_of_variables(void)
 {
     char name[128], line[512];
     char *const *entry = environ;
+    enum pl_env_id id = PL_ENV_NONE;
     const char *near;
 
+    while (pl_env_next_no_seconds(&id, line, sizeof(line)))
+        pl_log_warn("run", "%s", line);
     while (pl_env_next_unknown(&entry, name, sizeof(name), &near)) {
         pl_env_explain_unknown(name, near, line, sizeof(line));
         pl_log_warn("run", "%s", line);
@@ -84,7 +87,7 @@ int pl_starter_start_daemon(struct pl_starter *s, const char *plrund, struct pl_
     int pair[2], r;
 
     if (s->step.node_id == 0)
-        warn_of_unknown_variables();
+        warn_of_variables();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return pl_error_errno(err, errno, "cannot make a socket");
     s->daemon = PL_FAULT("fork", EAGAIN) ? -1 : fork();

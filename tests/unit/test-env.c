@@ -81,6 +81,28 @@ static void test_env_unknown(void **state)
     assert_false(pl_env_next_unknown(&entry, name, sizeof(name), &near));
 }
 
+static void test_env_no_seconds(void **state)
+{
+    enum pl_env_id id = PL_ENV_NONE;
+    char line[256];
+
+    setenv("PLUME_KILL_GRACE", "30s", 1);
+    setenv("PLUME_SILENCE", "", 1);
+    setenv("PLUME_HANG_LIMIT", "0.5", 1);
+    setenv("PLUME_DISK_LIMIT", "86401", 1);
+    assert_true(pl_env_next_no_seconds(&id, line, sizeof(line)));
+    assert_string_equal(line, "PLUME_KILL_GRACE is '30s', not a number of seconds from 0 to 86400: "
+                              "5 is used");
+    assert_int_equal(pl_env_ms(PL_ENV_PLUME_KILL_GRACE), 5000);
+    assert_true(pl_env_next_no_seconds(&id, line, sizeof(line)));
+    assert_non_null(strstr(line, "PLUME_DISK_LIMIT is '86401'"));
+    assert_false(pl_env_next_no_seconds(&id, line, sizeof(line)));
+    unsetenv("PLUME_KILL_GRACE");
+    unsetenv("PLUME_SILENCE");
+    unsetenv("PLUME_HANG_LIMIT");
+    unsetenv("PLUME_DISK_LIMIT");
+}
+
 /* Names of any length: no overflow, nothing is near. */
 static void test_env_unknown_long(void **state)
 {
@@ -103,7 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_env_values),       cmocka_unit_test(test_env_table),
         cmocka_unit_test(test_env_ms_values),    cmocka_unit_test(test_env_unknown),
-        cmocka_unit_test(test_env_unknown_long),
+        cmocka_unit_test(test_env_unknown_long), cmocka_unit_test(test_env_no_seconds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
