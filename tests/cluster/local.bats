@@ -14,12 +14,13 @@ setup() {
 teardown() {
     plsubmit --cancel last &>/dev/null || true
     wait_until 30 executor_gone || true
+    umount -l "$WORK/disk" 2>/dev/null || true
     rm -rf "$WORK"
 }
 
 executor_gone() {
     local lock
-    for lock in runs/*/local.lock; do
+    for lock in {runs,disk}/*/local.lock; do
         [ ! -e "$lock" ] || flock -n "$lock" true || return 1
     done
 }
@@ -48,6 +49,22 @@ sweep_is() {
     tail -n 3 "$RUN"/slurm-*.out "$RUN"/trial-*/result.json >&2
     printf 'not %s: %s\n' "$1" "$table" >&2
     return 1
+}
+
+@test "a local run on a full disk is not called cancelled, as its executor reads the record" {
+    ((EUID == 0)) || skip "only root may mount a file system"
+    mkdir disk && mount -t tmpfs -o size=2m tmpfs disk || skip "no file system can be mounted"
+    submit --local=1 --runs disk --grid i=1,2 -- sh -c 'touch begun; exec sleep 300'
+    wait_for 30 test -e begun
+    cat /dev/zero >disk/fill 2>/dev/null || true
+    run -1 --separate-stderr plsubmit --cancel "$RUN"
+    [ -z "$output" ]
+    [[ $stderr == *'sweep.json'*'No space left on device'* ]]
+    run -0 plstat sweep "$RUN"
+    [[ $output == *'2 trials: 1 waiting 1 running'* ]] || { echo "$output"; false; }
+    rm disk/fill
+    plsubmit --cancel "$RUN"
+    sweep_is '2 trials: 2 cancelled' || wait_for 30 sweep_is '2 trials: 2 cancelled'
 }
 
 @test "trials run J at a time, each with GPUs that no other has" {

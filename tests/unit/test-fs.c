@@ -154,6 +154,21 @@ static void test_file_write_atomic_mode(void **state)
     assert_int_equal(count_names(), 2); /* nothing left behind */
 }
 
+/* What a full disk has left of a line stays a line of its own. */
+static void test_file_append_after_a_torn_line(void **state)
+{
+    struct pl_error err = {0};
+    char *text;
+
+    assert_int_equal(pl_file_append("torn", "", 0, 0644, &err), 0);
+    assert_int_equal(pl_file_append("torn", "one\n", 4, 0644, &err), 0);
+    assert_int_equal(pl_file_append("torn", "tw", 2, 0644, &err), 0);
+    assert_int_equal(pl_file_append("torn", "three\n", 6, 0644, &err), 0);
+    assert_int_equal(pl_file_read("torn", 99, &text, NULL, &err), 0);
+    assert_string_equal(text, "one\ntw\nthree\n");
+    free(text);
+}
+
 static void test_file_append_whole_lines(void **state)
 {
     struct pl_error err = {0};
@@ -460,6 +475,7 @@ int main(void)
         IN_TOP(test_mkdir_private_checks),
         IN_TOP(test_file_read_limits),
         IN_TOP(test_file_write_atomic_mode),
+        IN_TOP(test_file_append_after_a_torn_line),
         IN_TOP(test_file_append_whole_lines),
         IN_TOP(test_secret_read_permissions),
         IN_TOP(test_secret_read_planted),
