@@ -55,6 +55,18 @@ static const struct {
     {"log-every-n-steps", "write --log-every N"},
     {"enable-model-summary", "write --summary"},
     {"profiler", "write --profile"},
+    {"num-gpus", "write --gpus N"},
+    {"world-size", "write --processes N"},
+    {"ntasks", "it is for srun and plsubmit; without Slurm write --processes N"},
+    {"ntasks-per-node", "it is for srun and plsubmit; without Slurm write --processes N"},
+    {"gres", "it is for srun and plsubmit; pltrain has --gpus N"},
+    {"fp16", "write --precision 16"},
+    {"bf16", "write --precision bf16"},
+    {"mixed-precision", "write --precision 16 or bf16"},
+    {"num-epochs", "write --epochs N"},
+    {"num-train-epochs", "write --epochs N"},
+    {"gradient-accumulation-steps", "write --accumulate N"},
+    {"output-dir", "write --checkpoint-dir DIR and --log-dir DIR"},
 };
 
 /* word: as typed, with `name` in it */
@@ -73,8 +85,14 @@ int pl_pltrain_explain(const char *word, struct pl_error *err)
 
 int pl_pltrain_explain_hparam(const char *assignment, struct pl_error *err)
 {
+    bool named = strstr(pl_error_text(err), "did you mean"); /* a hyper-parameter that is alike */
+    const char *near;
     char word[64];
+    int r;
 
     snprintf(word, sizeof(word), "--%.*s", (int)strcspn(assignment, "="), assignment);
-    return explain(word + 2, word, err);
+    r = explain(word + 2, word, err);
+    if (r == 0 && !named && (near = pl_pltrain_nearest_option(word + 2)))
+        r = pl_error_set(err, -EINVAL, "unknown option '%s': did you mean --%s?", word, near);
+    return r;
 }

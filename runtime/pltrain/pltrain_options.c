@@ -2,6 +2,7 @@
 #include "runtime/pltrain/pltrain_options.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/near.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/util/sha256.h"
@@ -272,14 +273,30 @@ static const struct pl_command command = {
     .explain = pl_pltrain_explain,
 };
 
+const char *pl_pltrain_nearest_option(const char *name)
+{
+    struct pl_near near = {.word = name};
+
+    for (const struct pl_option *option = options; option->name; option++)
+        if (option->help)
+            pl_near_offer(&near, option->name);
+    return near.best;
+}
+
 /* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; returns the number of words, or an error.
  */
 static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_error *err)
 {
     const char *word = argv[0] + 2, *equals = strchr(word, '=');
 
-    if (!equals && argc < 2)
-        return pl_error_set(err, -EINVAL, "'%s' needs a value", argv[0]);
+    /* Rather a misspelt option without a value than a hyper-parameter whose value is an option. */
+    if (!equals && (argc < 2 || strncmp(argv[1], "--", 2) == 0))
+        return pl_pltrain_explain_hparam(word, err) < 0
+                   ? -EINVAL
+                   : pl_error_set(err, -EINVAL,
+                                  "'%s' is not an option, and a hyper-parameter needs a value: "
+                                  "%s VALUE",
+                                  argv[0], argv[0]);
     if (!equals)
         return pl_pltrain_add_hparam(p, word, argv[1], err) < 0 ? err->code : 2;
     p->hparams[p->n_hparams++] = word;
@@ -304,7 +321,10 @@ static int parse_after_module(
             if (n < 0)
                 return n;
         } else {
-            return pl_error_set(err, -EINVAL, "'%s': more than one module given", argv[i]);
+            return pl_error_set(err, -EINVAL,
+                                argv[i][0] == '-' ? "unknown option '%s': see pltrain --help"
+                                                  : "'%s': more than one module given",
+                                argv[i]);
         }
         i += n;
     }

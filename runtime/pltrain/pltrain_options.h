@@ -55,6 +55,9 @@ struct pl_pltrain {
     struct pl_train_options train;
 };
 
+/* The name of the option that is most like this one; NULL: none is alike. */
+const char *pl_pltrain_nearest_option(const char *name);
+
 /* Allocates for argc words. -ENOMEM. */
 int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err);
 void pl_pltrain_finish(struct pl_pltrain *p);

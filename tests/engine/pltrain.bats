@@ -131,6 +131,12 @@ bits() {
     says 2 "no module given"
     says 2 "more than one module" mlp mlp
     says 2 "unknown option '--frob'" --frob mlp
+    says 2 "unknown option '--save-topk': did you mean --save-top-k?" mlp --save-topk 3
+    says 2 "unknown option '--summry': did you mean --summary?" mlp --summry --max-steps 1
+    says 2 "unknown hyper-parameter 'epoch': did you mean epochs?" mlp --epoch 1
+    says 2 "'--hidden' is not an option, and a hyper-parameter needs a value" mlp --hidden
+    says 2 "unknown option '--fp16': write --precision 16" mlp --fp16
+    says 2 "unknown option '-v': see pltrain --help" mlp -v
     says 2 "unknown hyper-parameter 'layers': this module has lr, momentum" --hparam layers=3 mlp
     says 2 "'lr'" --hparam lr=fast mlp
     says 2 "must be in [1, 65536]" --hparam hidden=0 mlp
