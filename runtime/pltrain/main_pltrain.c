@@ -449,7 +449,7 @@ static int set_hparams(const struct pl_pltrain *p,
         int r = pl_hparams_set(hparams, p->hparams[i], err);
 
         if (r == -ENOENT)
-            r = pl_pltrain_explain_hparam(p->hparams[i], err) < 0 ? -EINVAL : r;
+            r = pl_pltrain_explain_unknown(p->hparams[i], err) < 0 ? -EINVAL : r;
         if (r < 0)
             return r;
     }

@@ -85,14 +85,8 @@ int pl_pltrain_explain(const char *word, struct pl_error *err)
 
 int pl_pltrain_explain_hparam(const char *assignment, struct pl_error *err)
 {
-    bool named = strstr(pl_error_text(err), "did you mean"); /* a hyper-parameter that is alike */
-    const char *near;
     char word[64];
-    int r;
 
     snprintf(word, sizeof(word), "--%.*s", (int)strcspn(assignment, "="), assignment);
-    r = explain(word + 2, word, err);
-    if (r == 0 && !named && (near = pl_pltrain_nearest_option(word + 2)))
-        r = pl_error_set(err, -EINVAL, "unknown option '%s': did you mean --%s?", word, near);
-    return r;
+    return explain(word + 2, word, err);
 }

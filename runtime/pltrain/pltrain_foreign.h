@@ -15,8 +15,7 @@ int pl_pltrain_set_backend(void *, const struct pl_option *, const char *, struc
  * 0 if the word is none of them. */
 int pl_pltrain_explain(const char *word, struct pl_error *err);
 
-/* The same for "NAME" or "NAME=VALUE", an unknown hyper-parameter, which may be a misspelt option,
- * unless err already names another hyper-parameter. */
+/* The same for "NAME" or "NAME=VALUE", an unknown hyper-parameter. */
 int pl_pltrain_explain_hparam(const char *assignment, struct pl_error *err);
 
 #endif

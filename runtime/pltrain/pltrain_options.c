@@ -273,14 +273,21 @@ static const struct pl_command command = {
     .explain = pl_pltrain_explain,
 };
 
-const char *pl_pltrain_nearest_option(const char *name)
+int pl_pltrain_explain_unknown(const char *assignment, struct pl_error *err)
 {
-    struct pl_near near = {.word = name};
+    bool named = strstr(pl_error_text(err), "did you mean") != NULL;
+    _cleanup_free_ char *name = strndup(assignment, strcspn(assignment, "="));
+    struct pl_near near = {.word = name ? name : ""};
+    int r = pl_pltrain_explain_hparam(assignment, err);
 
-    for (const struct pl_option *option = options; option->name; option++)
-        if (option->help)
-            pl_near_offer(&near, option->name);
-    return near.best;
+    if (r < 0 || named)
+        return r;
+    for (const struct pl_option *o = options; o->name; o++)
+        if (o->help)
+            pl_near_offer(&near, o->name);
+    return near.best ? pl_error_set(err, -EINVAL, "unknown option '--%.100s': did you mean --%s?",
+                                    near.word, near.best)
+                     : 0;
 }
 
 /* "--NAME VALUE" or "--NAME=VALUE" of a hyper-parameter; returns the number of words, or an error.
@@ -291,7 +298,7 @@ static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_er
 
     /* Rather a misspelt option without a value than a hyper-parameter whose value is an option. */
     if (!equals && (argc < 2 || strncmp(argv[1], "--", 2) == 0))
-        return pl_pltrain_explain_hparam(word, err) < 0
+        return pl_pltrain_explain_unknown(word, err) < 0
                    ? -EINVAL
                    : pl_error_set(err, -EINVAL,
                                   "'%s' is not an option, and a hyper-parameter needs a value: "

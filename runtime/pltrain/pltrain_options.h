@@ -55,8 +55,10 @@ struct pl_pltrain {
     struct pl_train_options train;
 };
 
-/* The name of the option that is most like this one; NULL: none is alike. */
-const char *pl_pltrain_nearest_option(const char *name);
+/* Answers "NAME" or "NAME=VALUE", which no option and no hyper-parameter of the module is: an
+ * option of another program, or a misspelt one, unless err already names another hyper-parameter.
+ * -EINVAL, or 0 with err as it was. */
+int pl_pltrain_explain_unknown(const char *assignment, struct pl_error *err);
 
 /* Allocates for argc words. -ENOMEM. */
 int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err);
