@@ -189,14 +189,18 @@ TXT
     plsubmit --runs disk/runs --no-submit true >out 2>err 3>&- &
     { plsubmit --cancel "$RUN" >cancel.out 2>cancel.err && echo 0 >cancel.rc; } 3>&- &
     { PLUME_HOME=$WORK/disk/home PLUME_RUNS=$WORK/disk plstat doctor >doctor.out 2>&1; echo $? >doctor.rc; } 3>&- &
+    { PLUME_HOME=$WORK/disk/home plsubmit --runs other --no-submit true >index.out 2>&1; echo $? >index.rc; } 3>&- &
     wait_until 60 grep -q 'warning: the file system of .*disk/runs/.* does not answer: waiting for it' err &&
-        wait_until 60 test -s cancel.rc && wait_until 60 test -s doctor.rc || hangs=yes
+        wait_until 60 test -s cancel.rc && wait_until 60 test -s doctor.rc && wait_until 60 test -s index.rc ||
+        hangs=yes
     fsfreeze -u disk
     wait
-    cat err cancel.err doctor.out
+    cat err cancel.err doctor.out index.out
     [ -z "${hangs:-}" ]
     grep -qF "warning: cannot record what is cancelled: the file system of '$RUN' does not answer" cancel.err
     wait_for 30 queue_is_empty
+    [ "$(<index.rc)" = 0 ]
+    grep -q "warning: cannot add the run to the index: its file system does not answer; .* until plsubmit --resume $WORK/other/" index.out
     grep -qF "wrong  cannot write to the folder of runs: the file system of '$WORK/disk' does not answer" doctor.out
     grep -qF "wrong  the file system of '$WORK/disk/home' does not answer" doctor.out
 }

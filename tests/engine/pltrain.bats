@@ -280,6 +280,13 @@ bits() {
         run -0 --separate-stderr pltrain "${args[@]}" --resume d$interval/last.ckpt mlp
         grep -q '^epoch 9/9' <<<"$output"
     done
+    # A value that is no number ends it at once, and waits for no patience.
+    args=(--epochs 4 --limit-train-batches 1 --limit-val-batches 1 --hparam lr=1e6 --early-stop val_loss)
+    args+=(--checkpoint-dir nan --save-last vae)
+    run -0 pltrain "${args[@]}"
+    [[ $output == *' val_loss '*(-)@(nan|inf)' '* ]]
+    run -0 pltrain --resume nan/last.ckpt "${args[@]}"
+    [[ $output == *"early stopping has ended this run"* && $output != *$'\n'epoch* ]]
 }
 
 @test "weights alone are for another start" {
