@@ -33,6 +33,8 @@ int pl_on_hang_parse_step(const char *text, enum pl_on_hang *ret, struct pl_erro
     enum pl_on_hang policy;
     int r = pl_on_hang_parse(text, &policy, err);
 
+    if (r == -EINVAL)
+        return pl_error_set(err, r, "'%s' is neither warn nor kill", text);
     if (r == 0 && policy == PL_ON_HANG_REQUEUE)
         return pl_error_set(err, -EINVAL,
                             "'requeue' is for trials of plsubmit, whose job starts again: write "

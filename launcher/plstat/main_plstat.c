@@ -27,13 +27,17 @@ static int set_color(void *ctx, const struct pl_option *o, const char *value, st
     return 0;
 }
 
+static bool bare_watch; /* --watch without SEC */
+
 static int set_watch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
     struct pl_plstat *ps = ctx;
 
     ps->watch = true;
-    if (!value)
+    if (!value) {
+        bare_watch = true;
         return 0;
+    }
     if (pl_parse_double(value, &ps->interval_s, err) < 0)
         return -EINVAL;
     if (ps->interval_s < 0.1 || ps->interval_s > 86400)
@@ -275,6 +279,17 @@ static void put_notes(struct pl_plstat *ps)
     }
 }
 
+/* --watch 5: the number is a JOB, which an optional value of an option is not. */
+static void hint_watch(const char *word, struct pl_error *err)
+{
+    int64_t seconds;
+    struct pl_error why = *err;
+
+    if (bare_watch && word && pl_parse_int(word, 1, 3600, &seconds, NULL) == 0)
+        pl_error_set(err, why.code, "%s; for a report every %s seconds write --watch=%s",
+                     pl_error_text(&why), word, word);
+}
+
 /* Makes one report in ps->text; returns an exit code. */
 static int report(struct pl_plstat *ps)
 {
@@ -287,6 +302,8 @@ static int report(struct pl_plstat *ps)
     ps->wrap = isatty(STDOUT_FILENO) || pl_env_text(PL_ENV_COLUMNS);
     ps->color = pl_term_use_color(ps->color_choice, stdout);
     r = chosen->run(ps, &err);
+    if (r < 0)
+        hint_watch(ps->word, &err);
     if (r == 0 && ps->json) {
         r = pl_plstat_json_finish(&ps->doc,
                                   chosen == &any ? chosen_name

@@ -144,9 +144,10 @@ static int find_axis(struct where *w, const char *name)
             return add(w, (struct node){OP_AXIS, (unsigned)i, 0, 0, NULL});
         pl_near_offer(&near, w->grid->axes[i].name);
     }
-    return pl_error_set(w->err, -EINVAL, "'%.200s': there is no axis '%.100s': %s%s%s", w->expr,
-                        name, near.best ? "did you mean " : "write a text in quotes",
-                        near.best ? near.best : "", near.best ? "?" : "");
+    return pl_error_set(
+        w->err, -EINVAL, "'%.200s': there is no axis '%.100s': %s%s%s", w->expr, name,
+        near.best ? "did you mean " : "name one of the grid, or write a text in quotes",
+        near.best ? near.best : "", near.best ? "?" : "");
 }
 
 static int parse_axis(struct where *w, size_t len)
