@@ -128,11 +128,11 @@ static void test_ranges(void **state)
     good("a=0:1:3,range,ranged(1)", "0:1:3", "range", "ranged(1)", NULL);
     bad("a=range(0,1)", "range(LO,HI,N)");
     bad("a=range(0,1,3,4)", "range(LO,HI,N)");
-    bad("a=range(x,1,3)", "are numbers");
-    bad("a=range(0,inf,3)", "are numbers");
+    bad("a=range(x,1,3)", "must be numbers");
+    bad("a=range(0,inf,3)", "must be numbers");
     bad("a=range(0,1,1)", "whole number from 2");
     bad("a=range(0,1,2.5)", "whole number from 2");
-    bad("a=range(1,1,2)", "equal");
+    bad("a=range(1,1,2)", "must differ");
     bad("a=log(0,1,2)", "above 0");
     bad("a=range(0,1,3),2", "have no other values beside them");
     bad("a=2,log(1,2,3)", "have no other values beside them");
