@@ -71,7 +71,7 @@ int pl_weights_map_apply(const struct pl_weights_map *map, char **name, bool *tr
 
     if (regexec(&map->regex, from, GROUPS, m, 0) != 0)
         return 0;
-    *transpose |= map->transpose;
+    *transpose ^= map->transpose; /* the transposed matrix of the map before may be turned back */
     r = pl_buf_add(&b, from, (size_t)m[0].rm_so);
     for (const char *p = map->replacement; *p && r == 0; p++) {
         if (*p == '\\' && isdigit((unsigned char)*++p)) {

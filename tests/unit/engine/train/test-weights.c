@@ -162,6 +162,12 @@ static void test_maps(void **state)
         assert_int_equal(pl_weights_map_apply(&map, &name, &transpose), 0);
         assert_string_equal(name, cases[i].to);
         assert_int_equal(transpose, cases[i].transpose);
+        /* A second map that transposes turns the matrix back. */
+        transpose = true;
+        free(name);
+        name = strdup(cases[i].from);
+        assert_int_equal(pl_weights_map_apply(&map, &name, &transpose), 0);
+        assert_int_equal(transpose, !cases[i].transpose);
         pl_weights_map_finish(&map);
         free(name);
     }
