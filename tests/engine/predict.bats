@@ -82,10 +82,13 @@ PY
 @test "a validation prints lines, or an object" {
     val=$(tail -n 1 <<<"$(grep ^epoch "$BATS_FILE_TMPDIR/trained")" | grep -o 'val_[a-z]* [0-9.]*')
     [ "$(pltrain --validate --weights "$W" mlp)" = "$val" ]
-    pltrain --processes 2 --validate --json --weights "$W" mlp >json
-    python3 -c 'import json, sys
+    for how in "--processes 2" "--strategy pipeline --processes 2" "--strategy dp --devices 2"; do
+        # shellcheck disable=SC2086
+        pltrain $how --validate --json --weights "$W" mlp >json
+        python3 -c 'import json, sys
 d = json.load(open("json"))
 print("\n".join("%s %.4f" % p for p in d.items()))' | diff - <(echo "$val")
+    done
 }
 
 @test "predictions have the test's order and accuracy, the same bytes on any ranks" {

@@ -396,7 +396,8 @@ static void print_cut(const struct pl_pipe *pipe, size_t microbatches)
     unsigned n = pipe->n_stages;
     FILE *out = pipe->options->out;
 
-    if (pipe->world->rank != 0 || (pipe->peers && pipe->peers->rank != 0) || !out)
+    if (pipe->world->rank != 0 || (pipe->peers && pipe->peers->rank != 0) || !out ||
+        pipe->options->json)
         return;
     pl_cut_stages(&problem, pipe->cut, seconds, bytes);
     fprintf(out, "pipeline: %u stage%s of", n, n == 1 ? "" : "s");
