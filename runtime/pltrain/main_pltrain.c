@@ -387,6 +387,8 @@ static int train_in(const struct pl_pltrain *p,
         r = choose_meeting_place(&module->hooks, world, err);
     if (r == 0)
         r = pl_comm_create(world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
+    if (r == 0 && !pl_env(PL_ENV_RANK) && pl_mpi_launched())
+        r = pl_pltrain_started(p, comm->world.local_size, err);
     if (r == 0 && p->nodes && comm->world.n_nodes != (unsigned)p->nodes)
         r = pl_error_set(err, -EINVAL, "option '--num-nodes' says %lld, but there are %u",
                          (long long)p->nodes, comm->world.n_nodes);
@@ -537,7 +539,7 @@ static int run(struct pl_pltrain *p)
         return complain(PL_EXIT_FAILED, &err);
     /* The number of ranks on this node is known only after MPI_Init(). */
     if (started && !pl_env(PL_ENV_RANK))
-        world.local_size = p->devices ? (unsigned)p->devices : 1;
+        world.local_size = 0;
     if (pl_pltrain_plan(p, started, world.local_size, &local.processes, &local.per_node, &err) < 0)
         return complain(PL_EXIT_USAGE, &err);
     if (p->gpu && p->n_device && pl_env(PL_ENV_SLURM_JOB_ID) && world.local_rank == 0)

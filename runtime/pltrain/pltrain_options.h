@@ -80,9 +80,13 @@ int pl_pltrain_global_batch(const struct pl_pltrain *p,
                             struct pl_hparams *hparams,
                             struct pl_error *err);
 
+/* Whether the options go with the ranks that a launcher has started on this node. -EINVAL. */
+int pl_pltrain_started(const struct pl_pltrain *p, unsigned local_size, struct pl_error *err);
+
 /* Combines --devices, --processes, --num-nodes and --strategy. `started`: a launcher has started
- * the ranks, `local_size` on this node. Else the caller starts *ret_ranks in all, *ret_per_node on
- * each simulated node (1 and 0: only this process). Sets train.devices. -EINVAL. */
+ * the ranks, `local_size` on this node (0: not known yet; pl_pltrain_started() follows). Else the
+ * caller starts *ret_ranks in all, *ret_per_node on each simulated node (1 and 0: only this
+ * process). Sets train.devices. -EINVAL. */
 int pl_pltrain_plan(struct pl_pltrain *p,
                     bool started,
                     unsigned local_size,

@@ -246,8 +246,15 @@ int pl_pltrain_global_batch(const struct pl_pltrain *p,
     return r < 0 ? pl_error_wrap(err, r, "--global-batch %lld", (long long)n) : 0;
 }
 
-/* A launcher has fixed the world size. */
-static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, struct pl_error *err)
+/* One process has all devices. */
+static bool is_whole(const struct pl_pltrain *p)
+{
+    enum pl_strategy_kind kind = p->train.strategy;
+
+    return kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 || p->tpu;
+}
+
+int pl_pltrain_started(const struct pl_pltrain *p, unsigned local_size, struct pl_error *err)
 {
     if (p->per_node || (p->processes && p->processes != local_size))
         return pl_error_set(err, -EINVAL,
@@ -256,7 +263,7 @@ static int plan_started(struct pl_pltrain *p, unsigned local_size, bool whole, s
                             "them): for another number write srun or plsubmit --ntasks-per-node",
                             local_size);
     /* Each rank has one device: "--devices 1" may as well mean that of a rank. */
-    if (whole || !p->devices || p->devices == local_size || (p->devices == 1 && !p->n_device))
+    if (is_whole(p) || !p->devices || p->devices == local_size || (p->devices == 1 && !p->n_device))
         return 0;
     return pl_error_set(err, -EINVAL,
                         "%lld devices are asked for, but %u ranks are on this node, and each rank "
@@ -274,13 +281,12 @@ int pl_pltrain_plan(struct pl_pltrain *p,
                     struct pl_error *err)
 {
     enum pl_strategy_kind kind = p->train.strategy;
-    bool whole =
-        kind == PL_STRATEGY_DP || kind == PL_STRATEGY_DDP2 || p->tpu; /* one process has all */
+    bool whole = is_whole(p);
     int64_t per_node = p->processes ? p->processes
                        : whole || !p->devices
                            ? PL_MAX(p->train.stages, 1u) * PL_MAX(p->train.tensor_parallel, 1u)
                            : p->devices;
-    int r = started ? plan_started(p, local_size, whole, err) : 0;
+    int r = started && local_size ? pl_pltrain_started(p, local_size, err) : 0;
 
     if (r < 0)
         return r;

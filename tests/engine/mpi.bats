@@ -65,6 +65,19 @@ good() {
     [ "$shm" = "$mpi" ]
 }
 
+@test "the ranks that mpirun has started on the node are those of --devices and --processes" {
+    for how in "--devices 3" "--devices 0,1,2" "--processes 3"; do
+        # shellcheck disable=SC2086 # words
+        run -1 --separate-stderr ranks 2 pltrain $how --max-steps 1 mlp
+        [[ $stderr == *" 2 ranks are on this node"* || $stderr == *"started already, 2 on this node"* ]] ||
+            { echo "$how: $stderr"; false; }
+    done
+    for how in "--devices 1" "--devices 2" "--processes 2"; do
+        # shellcheck disable=SC2086 # words
+        [ "$(ranks 2 pltrain $how --max-steps 1 mlp | grep -c 'of 2: param hash')" = 2 ]
+    done
+}
+
 @test "an MPI that grants no threads is refused" {
     cd "$BATS_TEST_TMPDIR"
     cat >single.c <<'C'
