@@ -96,7 +96,7 @@ struct plume_data {
     const size_t *order;
     size_t n_order;
 
-    int drop_last; /* not 0: drop an incomplete last batch */
+    int drop_last; /* not 0: each rank drops an incomplete last batch; pltrain --predict does not */
     int drop_tail; /* training, not 0: if the samples cannot be divided equally among ranks, drop
                       some instead of repeating some */
 };

@@ -51,6 +51,12 @@ static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_
     if (here && odd("exit-in-fill"))
         exit(0);
     memset(out[0], 0, FEATURES * real_size);
+    for (size_t i = 0; i < FEATURES && odd("drop-last"); i++) {
+        if (real_size == sizeof(float))
+            ((float *)out[0])[i] = (float)(index + 1);
+        else
+            ((double *)out[0])[i] = (double)(index + 1);
+    }
     *(int32_t *)out[1] = (int32_t)(index % CLASSES);
     if (here && odd("label"))
         *(int32_t *)out[1] = CLASSES;
@@ -76,7 +82,7 @@ static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
     if (stage == PLUME_TEST && !odd("signal-in-test") && !odd("signal-in-predict") &&
-        !odd("random-predictions") && !odd("output-predicted"))
+        !odd("random-predictions") && !odd("output-predicted") && !odd("drop-last"))
         return 0;
     ret->n_fields = 2;
     ret->field[0].dtype = PLUME_F32;
@@ -86,6 +92,10 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     ret->length = 64;
     ret->fill = stage == PLUME_TRAIN ? fill : fill_validation;
     ret->ctx = pl->state;
+    if (odd("drop-last")) { /* in all stages, as a data hook that asks for no stage has it */
+        ret->length = 23;
+        ret->drop_last = 1;
+    }
     return 0;
 }
 
@@ -198,7 +208,8 @@ const struct plume_module *plume_module_entry(void)
         raise(SIGKILL);
     if (odd("SIGTERM-in-entry") || odd("SIGUSR1-in-entry"))
         raise(odd("SIGTERM-in-entry") ? SIGTERM : SIGUSR1);
-    if (odd("signal-in-predict") || odd("random-predictions") || odd("output-predicted")) {
+    if (odd("signal-in-predict") || odd("random-predictions") || odd("output-predicted") ||
+        odd("drop-last")) {
         predicting = module;
         predicting.predict_step = predict_step;
         return &predicting;

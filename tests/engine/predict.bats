@@ -146,6 +146,30 @@ PY
     done
 }
 
+@test "a prediction has all samples, though the data drop an incomplete last batch" {
+    export ODD=drop-last
+    pltrain --epochs 1 --checkpoint-dir d --save-last "$BROKEN/odd.so" --batch-size 5
+    for how in "" "--processes 5" "--strategy horovod --processes 4" "--strategy dp --devices 2" \
+        "--strategy ddp2 --num-nodes 2 --devices 2" "--strategy sharded --processes 3" \
+        "--strategy pipeline --processes 2"; do
+        # shellcheck disable=SC2086 # words
+        pltrain $how --predict --weights d/last.ckpt --out p.jsonl "$BROKEN/odd.so" --batch-size 5
+        [ "$(wc -l <p.jsonl)" -eq 23 ] || { echo "$how: $(wc -l <p.jsonl)"; false; }
+        # Row i is that of sample i: outputs are i + 1 times those of sample 0.
+        python3 - p.jsonl <<'PY' || { echo "$how"; cat p.jsonl; false; }
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+for i, row in enumerate(rows):
+    assert row["index"] == i
+    for a, b in zip(row["output"], rows[0]["output"]):
+        assert abs(a - (i + 1) * b) <= 1e-5 * abs(a), (i, row)
+PY
+    done
+    # Fewer than a batch: --test has none, a prediction has them.
+    pltrain --predict --weights d/last.ckpt --out p.jsonl "$BROKEN/odd.so" --batch-size 40
+    [ "$(wc -l <p.jsonl)" -eq 23 ]
+}
+
 @test "what cannot be done is refused, and leaves nothing" {
     mkdir empty # bats has files of its own beside it
     cd empty

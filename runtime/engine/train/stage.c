@@ -127,6 +127,9 @@ int pl_stage_open(struct pl_stage *stage,
         return r;
     if (data.n_fields == 0 && kind != PLUME_TRAIN)
         return 0;
+    /* A file of predictions has a row for each sample, as Lightning's predict has. */
+    if (options->run == PL_RUN_PREDICT)
+        data.drop_last = 0;
     r = open_loader(stage, &data, err);
     if (r < 0)
         return r;
