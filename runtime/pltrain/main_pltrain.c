@@ -174,9 +174,12 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r < 0 || !tape->timed || t->comm->rank != 0)
         return r;
     if (t->pipe.on)
+        r = pl_pipe_timed(&t->pipe, &tape, err);
+    if (r < 0)
+        return r;
+    if (t->pipe.on)
         fputs("the pipeline's first stage; a step is a microbatch here:\n", stderr);
-    pl_profile_print(t->pipe.on ? pl_pipe_timed(&t->pipe) : tape,
-                     t->pipe.on ? t->pipe.all_microbatches : t->state.step - t->timed_step,
+    pl_profile_print(tape, t->pipe.on ? t->pipe.all_microbatches : t->state.step - t->timed_step,
                      (double)(pl_now_ns() - t->timed_ns) * 1e-9, stderr);
     if (t->timed_step > before)
         fprintf(stderr, "without the first %llu, which are slower on a GPU\n",

@@ -315,6 +315,29 @@ PY
     [ -z "$stderr" ]
 }
 
+# The digits' last batch has 5 rows. Its ops run once in 157 steps.
+@test "a profile has the ops of all batches, also if the last one is shorter" {
+    run -0 --separate-stderr pltrain --profile --epochs 1 --limit-val-batches 0 --limit-test-batches 0 mlp
+    grep -q '^linear  *f32  *f32\[8, 64\]  *0\.99 ' <<<"$stderr"
+    grep -q '^linear  *f32  *f32\[5, 64\]  *<0\.01 ' <<<"$stderr"
+    grep -q ' ms a step, 157 steps$' <<<"$stderr"
+    # The full batches took more than the short one, and an op no more than its FLOPs allow.
+    python3 - "$stderr" <<'PY'
+import re, sys
+rows = {}
+for line in sys.argv[1].splitlines():
+    m = re.match(r"linear +f32 +(f32\S+ \S+) +\S+ +(\S+) +(\S+) +(\S+)% +(\S+)", line)
+    if m:
+        rows[m[1]] = float(m[2]) + float(m[3]), float(m[5])
+full, short = rows["f32[8, 64]"], rows["f32[5, 64]"]
+assert full[0] > 20 * short[0], rows
+assert short[1] < 10 * full[1], rows
+PY
+    # Each step of --accumulate calls its ops as often as it has batches.
+    run -0 --separate-stderr pltrain --profile --max-steps 3 --accumulate 4 mlp
+    grep -q '^linear  *f32  *f32\[8, 64\]  *4 ' <<<"$stderr"
+}
+
 # A constant that is added to all keys changes no softmax: the true gradient of a key's bias is zero.
 # In f32 it is noise of rounding, about as large as Adam's eps, and Adam makes steps of it. PyTorch's
 # key biases drift in the same way, to other values. No output depends on them.

@@ -5,82 +5,148 @@
 #include <math.h>
 #include <string.h>
 
-struct line {
-    const struct pl_node *first;
-    size_t calls;
-    double ns[2], flops, bytes;
-    double least_s; /* by the device's limits; NAN: they are not all known */
+struct pl_profile_line {
+    const char *op;
+    enum pl_real real;
+    plume_tensor out; /* its type and shape; the nodes of earlier recordings are gone */
+    uint64_t calls;
+    uint64_t ns[2];
+    struct pl_node_work work; /* of all runs */
     struct pl_device_calls done;
 };
 
-static bool alike(const struct pl_node *a, const struct pl_node *b)
+static bool alike(const struct pl_profile_line *a, const struct pl_profile_line *b)
 {
-    return strcmp(a->op->name, b->op->name) == 0 && a->out->dtype == b->out->dtype &&
-           a->k == b->k && a->out->rank == b->out->rank &&
-           memcmp(a->out->shape, b->out->shape, a->out->rank * sizeof(a->out->shape[0])) == 0;
+    return strcmp(a->op, b->op) == 0 && a->out.dtype == b->out.dtype && a->real == b->real &&
+           a->out.rank == b->out.rank &&
+           memcmp(a->out.shape, b->out.shape, a->out.rank * sizeof(a->out.shape[0])) == 0;
+}
+
+static double ns_of(const struct pl_profile_line *line)
+{
+    return (double)line->ns[0] + (double)line->ns[1];
 }
 
 static int dearest_first(const void *a, const void *b)
 {
-    const struct line *x = a, *y = b;
-    double dx = x->ns[0] + x->ns[1], dy = y->ns[0] + y->ns[1];
+    double dx = ns_of(a), dy = ns_of(b);
 
     return (dx < dy) - (dx > dy);
 }
 
-/* The number of times that a step runs a node: forward twice where backward computes it again. */
-static double runs_of(const struct pl_tape *tape, size_t i, int back)
+/* The least time of a run by the device's limits: what products calculate, and what is moved. NAN:
+ * what products reach is not known. */
+static double
+least_s(const struct pl_tape *tape, const struct pl_node *node, double flops, double bytes)
 {
-    return !back && pl_tape_runs_again(tape, i) ? 2 : 1;
-}
-
-/* The least time of a node by the device's limits: what its products calculate, and what it moves.
- * NAN: what products reach is not known. */
-static double least_s(const struct pl_tape *tape, size_t i)
-{
-    const struct pl_node *node = &tape->nodes[i];
     const struct pl_device_limits *limits = &tape->dev->limits;
     bool product = node->op->product || node->fusion.product;
-    double flops = product ? limits->flops[node->k->real] : 0, sum = 0;
+    double rate = product ? limits->flops[node->k->real] : 0;
+    double calculate = rate > 0 ? flops / rate : 0;
+    double move = limits->bytes > 0 ? bytes / limits->bytes : 0;
 
-    if (product && flops <= 0)
-        return NAN;
-    for (int back = 0; back < 2; back++) {
-        double calculate = flops > 0 ? pl_node_flops(node, back) / flops : 0;
-        double move = limits->bytes > 0 ? pl_node_traffic(node, back).all / limits->bytes : 0;
-
-        sum += PL_MAX(calculate, move) * runs_of(tape, i, back);
-    }
-    return sum;
+    return product && rate <= 0 ? NAN : PL_MAX(calculate, move);
 }
 
-static size_t gather(const struct pl_tape *tape, struct line *lines)
+/* Finds the line of what is like `key`, or adds an empty one. -ENOMEM. */
+static int line_of(struct pl_profile *profile, const struct pl_profile_line *key, size_t *ret)
 {
-    size_t n = 0;
+    size_t k = 0, cap = PL_MAX(2 * profile->cap, (size_t)32);
+    struct pl_profile_line *lines;
 
-    for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-        size_t k = 0;
-
-        if (node->op->view || node->unread)
-            continue;
-        while (k < n && !alike(lines[k].first, node))
-            k++;
-        if (k == n)
-            lines[n++] = (struct line){.first = node};
-        lines[k].calls++;
-        lines[k].done.library += node->calls.library;
-        lines[k].done.own += node->calls.own;
-        for (int d = 0; d < 2; d++) {
-            double runs = runs_of(tape, i, d);
-
-            lines[k].ns[d] += (double)node->ns[d];
-            lines[k].bytes += runs * pl_node_traffic(node, d).all;
-            lines[k].flops += runs * pl_node_flops(node, d);
-        }
-        lines[k].least_s += least_s(tape, i);
+    while (k < profile->n && !alike(&profile->lines[k], key))
+        k++;
+    if (k == profile->cap) {
+        lines = reallocarray(profile->lines, cap, sizeof(*lines));
+        if (!lines)
+            return -ENOMEM;
+        profile->lines = lines;
+        profile->cap = cap;
     }
-    return n;
+    if (k == profile->n)
+        profile->lines[profile->n++] =
+            (struct pl_profile_line){.op = key->op, .real = key->real, .out = key->out};
+    *ret = k;
+    return 0;
+}
+
+static bool is_shown(const struct pl_node *node)
+{
+    return !node->op->view && !node->unread;
+}
+
+/* Gives the nodes of a new plan their lines, and notes their work: later the shapes of the batch
+ * that they read are those of the next batch. */
+static int find_lines(struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        struct pl_node *node = &tape->nodes[i];
+        struct pl_profile_line key = {
+            .op = node->op->name, .real = node->k->real, .out = *node->out};
+
+        if (!is_shown(node))
+            continue;
+        if (line_of(&tape->profile, &key, &node->line) < 0)
+            return -ENOMEM;
+        for (int d = 0; d < 2; d++) {
+            double flops = pl_node_flops(node, d), bytes = pl_node_traffic(node, d).all;
+
+            node->work[d] = (struct pl_node_work){flops, bytes, least_s(tape, node, flops, bytes)};
+        }
+    }
+    tape->profile.plans = tape->plans;
+    return 0;
+}
+
+int pl_profile_begin(struct pl_tape *tape, struct pl_error *err)
+{
+    if (tape->profile.plans != tape->plans && find_lines(tape) < 0)
+        return pl_error_nomem(err);
+    for (size_t i = 0; i < tape->n; i++)
+        if (is_shown(&tape->nodes[i]))
+            tape->profile.lines[tape->nodes[i].line].calls++;
+    return 0;
+}
+
+static void add_work(struct pl_node_work *to, const struct pl_node_work *work)
+{
+    to->flops += work->flops;
+    to->bytes += work->bytes;
+    to->least_s += work->least_s;
+}
+
+void pl_profile_add(struct pl_tape *tape,
+                    const struct pl_node *node,
+                    bool backward,
+                    uint64_t ns,
+                    struct pl_device_calls done)
+{
+    struct pl_profile_line *line = &tape->profile.lines[node->line];
+
+    line->ns[backward] += ns;
+    add_work(&line->work, &node->work[backward]);
+    line->done.library += done.library;
+    line->done.own += done.own;
+}
+
+int pl_profile_merge(struct pl_tape *to, struct pl_tape *from, struct pl_error *err)
+{
+    for (size_t i = 0, k; i < from->profile.n; i++) {
+        const struct pl_profile_line *add = &from->profile.lines[i];
+        struct pl_profile_line *line;
+
+        if (line_of(&to->profile, add, &k) < 0)
+            return pl_error_nomem(err);
+        line = &to->profile.lines[k];
+        line->calls += add->calls;
+        for (int d = 0; d < 2; d++)
+            line->ns[d] += add->ns[d];
+        add_work(&line->work, &add->work);
+        line->done.library += add->done.library;
+        line->done.own += add->done.own;
+    }
+    pl_profile_clear(from);
+    return 0;
 }
 
 /* Nothing for an op that no library has. */
@@ -94,45 +160,60 @@ static void print_done(const struct pl_device_calls *done, double per_step, FILE
 
 void pl_profile_clear(struct pl_tape *tape)
 {
-    for (size_t i = 0; i < tape->n; i++) {
-        memset(tape->nodes[i].ns, 0, sizeof(tape->nodes[i].ns));
-        tape->nodes[i].calls = (struct pl_device_calls){0};
-    }
+    tape->profile.n = 0;
+    tape->profile.plans = 0;
 }
 
-void pl_profile_print(const struct pl_tape *tape, uint64_t steps, double seconds, FILE *out)
+/* A line of a shorter last batch has less than one call per step. */
+static void print_calls(double per_step, FILE *out)
 {
-    _cleanup_free_ struct line *lines = calloc(tape->n, sizeof(*lines));
+    if (per_step > 0 && per_step < 0.01)
+        fprintf(out, " %5s", "<0.01");
+    else
+        fprintf(out, " %5.*f", per_step == rint(per_step) ? 0 : 2, per_step);
+}
+
+static void
+print_line(const struct pl_profile_line *l, double per_step, double total, bool limited, FILE *out)
+{
+    double ns = ns_of(l), to_ms = 1e-6 * per_step;
+    char text[96];
+
+    fprintf(out, "%-16s %-4s %-26s", l->op, pl_dtype_name(pl_dtype_of_real(l->real)),
+            pl_tensor_text(&l->out, text, sizeof(text)));
+    print_calls((double)l->calls * per_step, out);
+    fprintf(out, " %9.3f %9.3f %5.1f%% %8.2f %8.2f", (double)l->ns[0] * to_ms,
+            (double)l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->work.flops / ns : 0,
+            ns > 0 ? l->work.bytes / ns : 0);
+    if (limited && isnan(l->work.least_s))
+        fprintf(out, " %6s", "-");
+    else if (limited)
+        fprintf(out, " %5.1f%%", ns > 0 ? 100 * l->work.least_s * 1e9 / ns : 0);
+    print_done(&l->done, per_step, out);
+}
+
+void pl_profile_print(struct pl_tape *tape, uint64_t steps, double seconds, FILE *out)
+{
+    struct pl_profile *profile = &tape->profile;
     double per_step = 1 / (double)PL_MAX(steps, (uint64_t)1), to_ms = 1e-6 * per_step;
     double total = seconds * 1e9, in_ops = 0;
     struct pl_device_calls done = {0};
     bool libraries = tape->dev->ops->calls != NULL, limited = tape->dev->limits.bytes > 0;
-    size_t n = lines ? gather(tape, lines) : 0;
-    char text[96];
 
-    if (n == 0)
+    if (profile->n == 0)
         return;
-    qsort(lines, n, sizeof(*lines), dearest_first);
+    qsort(profile->lines, profile->n, sizeof(*profile->lines), dearest_first);
+    profile->plans = 0; /* their lines are elsewhere now */
     fprintf(out, "%-16s %-4s %-26s %5s %9s %9s %6s %8s %8s%s%s\n", "op", "type", "output", "calls",
             "forward", "backward", "share", "GFLOP/s", "GB/s", limited ? "  limit" : "",
             libraries ? " library    own" : "");
-    for (size_t i = 0; i < n; i++) {
-        const struct line *l = &lines[i];
-        double ns = l->ns[0] + l->ns[1];
+    for (size_t i = 0; i < profile->n; i++) {
+        const struct pl_profile_line *l = &profile->lines[i];
 
-        in_ops += ns;
+        in_ops += ns_of(l);
         done.library += l->done.library;
         done.own += l->done.own;
-        fprintf(out, "%-16s %-4s %-26s %5zu %9.3f %9.3f %5.1f%% %8.2f %8.2f", l->first->op->name,
-                pl_dtype_name(pl_dtype_of_real(l->first->k->real)),
-                pl_tensor_text(l->first->out, text, sizeof(text)), l->calls, l->ns[0] * to_ms,
-                l->ns[1] * to_ms, 100 * ns / total, ns > 0 ? l->flops * (double)steps / ns : 0,
-                ns > 0 ? l->bytes * (double)steps / ns : 0);
-        if (limited && isnan(l->least_s))
-            fprintf(out, " %6s", "-");
-        else if (limited)
-            fprintf(out, " %5.1f%%", ns > 0 ? 100 * l->least_s * (double)steps * 1e9 / ns : 0);
-        print_done(&l->done, per_step, out);
+        print_line(l, per_step, total, limited, out);
     }
     fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",
             "", (total - in_ops) * to_ms, "", 100 * (total - in_ops) / total);

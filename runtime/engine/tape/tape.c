@@ -19,6 +19,7 @@ void pl_tape_finish(struct pl_tape *tape)
     free(tape->nodes);
     free(tape->places);
     free(tape->again);
+    free(tape->profile.lines);
     if (tape->dev)
         pl_device_free(tape->dev, tape->memory);
     pl_bump_finish(&tape->bump);

@@ -21,6 +21,19 @@
 #define PL_NODE_INPUTS_MAX 64
 #define PL_TAPE_ROOTS_MAX 64
 
+/* The work of one run of a node, for the profile. least_s: the least seconds by the device's
+ * limits; NAN: they are not all known. */
+struct pl_node_work {
+    double flops, bytes, least_s;
+};
+
+/* Time by op, compute type and output shape, over all recordings (profile.h). */
+struct pl_profile {
+    struct pl_profile_line *lines;
+    size_t n, cap;
+    uint64_t plans; /* the tape's `plans` for which its nodes have lines; 0: they have none */
+};
+
 /* An op's numbers, kept with its node and compared bytewise when tracing. */
 struct pl_attr {
     int64_t i[6];
@@ -85,8 +98,8 @@ struct pl_node {
     void *saved;       /* from forward to backward */
     void *
         scratch[2]; /* forward, backward: the op's scratch, then the f32 copies of 16-bit tensors */
-    uint64_t ns[2]; /* spent forward and backward, if the tape's `timed` is set */
-    struct pl_device_calls calls; /* by the node, if `timed` */
+    size_t line;    /* of the tape's profile, if `timed` */
+    struct pl_node_work work[2]; /* forward, backward, if `timed` */
     struct pl_bump_mark before;
 };
 
@@ -285,7 +298,8 @@ struct pl_tape {
     void *const
         *copies; /* by number - 1: parameters and buffers on this device; NULL: use the originals */
     ptrdiff_t param_shift; /* bytes from a parameter's gradient to this tape's own gradient of it */
-    bool timed;            /* nodes count their nanoseconds, and calls of the device's libraries */
+    bool timed;            /* runs are counted in `profile` */
+    struct pl_profile profile;
     struct pl_timeline *timeline; /* gets an event per node, if `timed`; NULL = none. Borrowed */
     bool no_reuse;                /* no memory is shared: a check of the plan */
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Running a tape, forward and backward. */
 #include "common/base/fs.h"
+#include "runtime/engine/tape/profile.h"
 #include "runtime/engine/tape/tape_private.h"
 #include "runtime/engine/util/timeline.h"
 
@@ -34,8 +35,8 @@ static bool wants_any(const struct pl_call *call)
 static void run_node(struct pl_tape *tape, size_t index, const struct pl_backward *backward)
 {
     struct pl_node *node = &tape->nodes[index];
-    uint64_t start = tape->timed ? pl_now_ns() : 0;
-    struct pl_device_calls before = pl_tape_calls(tape);
+    uint64_t start = tape->timed ? pl_now_ns() : 0, took;
+    struct pl_device_calls before = pl_tape_calls(tape), done;
     struct pl_f32_copies copies = {0};
     struct pl_call call, product;
 
@@ -66,10 +67,12 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     pl_node_narrow_outputs(&call, &copies, backward != NULL);
     if (tape->timed) {
         pl_device_sync(tape->dev, NULL); /* the next download returns its error */
-        node->ns[backward != NULL] += pl_now_ns() - start;
+        took = pl_now_ns() - start;
         add_event(tape, node, backward != NULL, start);
-        node->calls.library += pl_tape_calls(tape).library - before.library;
-        node->calls.own += pl_tape_calls(tape).own - before.own;
+        done = pl_tape_calls(tape);
+        done.library -= before.library;
+        done.own -= before.own;
+        pl_profile_add(tape, node, backward != NULL, took, done);
     }
 }
 
@@ -155,6 +158,10 @@ int pl_tape_forward(struct pl_tape *tape, struct pl_error *err)
 
     tape->failed = 0;
     tape->failure = (struct pl_error){0};
+    if (tape->timed)
+        r = pl_profile_begin(tape, err);
+    if (r < 0)
+        return r;
     pl_device_enter(tape->dev);
     pl_tape_switch_again(tape, 0, false);
     pl_tape_graphs_begin(tape);

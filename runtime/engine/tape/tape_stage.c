@@ -265,11 +265,9 @@ static int add_node(struct pl_stage_tape *s,
 
     if (!lists || !out)
         return -ENOMEM;
-    *node = *from; /* its memory is planned, and its times are counted, anew */
+    *node = *from; /* its memory is planned anew */
     node->saved = NULL;
     memset(node->scratch, 0, sizeof(node->scratch));
-    memset(node->ns, 0, sizeof(node->ns));
-    node->calls = (struct pl_device_calls){0};
     node->before = (struct pl_bump_mark){0};
     node->in = (plume_tensor **)lists;
     node->in_count = (size_t *)(node->in + n);

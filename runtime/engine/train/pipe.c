@@ -3,6 +3,7 @@
 #include "runtime/engine/comm/comm_gpu.h"
 #include "runtime/engine/ops/ops.h"
 #include "runtime/engine/params/stages.h"
+#include "runtime/engine/tape/profile.h"
 
 #include <string.h>
 
@@ -459,25 +460,19 @@ int pl_pipe_begin(struct pl_pipe *pipe,
     return pl_stage_tape_prepare(&slot->own, logs, n, err);
 }
 
-/* Adds a slot's times to another one's, and clears them. */
-static void add_times(struct pl_stage_tape *to, struct pl_stage_tape *from)
-{
-    for (size_t i = 0; i < from->tape.n && from->tape.n == to->tape.n; i++)
-        for (int k = 0; k < 2; k++) {
-            to->tape.nodes[i].ns[k] += from->tape.nodes[i].ns[k];
-            from->tape.nodes[i].ns[k] = 0;
-        }
-}
-
-const struct pl_tape *pl_pipe_timed(struct pl_pipe *pipe)
+int pl_pipe_timed(struct pl_pipe *pipe, struct pl_tape **ret, struct pl_error *err)
 {
     struct pl_pipe_slots *slots = &pipe->slots[PLUME_TRAIN];
+    struct pl_tape *first = &slots->list[0]->own.tape;
+    int r = 0;
 
-    for (size_t i = 1; i < slots->n; i++)
-        add_times(&slots->list[0]->own, &slots->list[i]->own);
-    if (slots->tail)
-        add_times(&slots->list[0]->own, &slots->tail->own);
-    return &slots->list[0]->own.tape;
+    for (size_t i = 1; i < slots->n && r == 0; i++)
+        r = pl_profile_merge(first, &slots->list[i]->own.tape, err);
+    if (slots->tail && r == 0)
+        r = pl_profile_merge(first, &slots->tail->own.tape, err);
+    if (r == 0)
+        *ret = first;
+    return r;
 }
 
 int pl_pipe_check_labels(const struct pl_pipe *pipe, enum plume_stage stage, struct pl_error *err)

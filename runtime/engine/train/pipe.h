@@ -158,8 +158,9 @@ int pl_pipe_evaluate(struct pl_pipe *pipe,
                      uint64_t draw,
                      struct pl_error *err);
 
-/* This stage's training tape, whose nodes have the times of all microbatches if they were timed. */
-const struct pl_tape *pl_pipe_timed(struct pl_pipe *pipe);
+/* This stage's training tape, whose profile has the times of all microbatches if they were timed.
+ * -ENOMEM. */
+int pl_pipe_timed(struct pl_pipe *pipe, struct pl_tape **ret, struct pl_error *err);
 
 /* As pl_lane_check_labels(), of this stage's ops. */
 int pl_pipe_check_labels(const struct pl_pipe *pipe, enum plume_stage stage, struct pl_error *err);
