@@ -13,7 +13,7 @@
 
 struct graph_wanted {
     size_t id;
-    bool grad;
+    bool grad, state;    /* state: of a buffer after the first forward */
     double tolerance[2]; /* f64, f32 */
     double *values;
     size_t n;
@@ -26,7 +26,7 @@ struct graph_call {
 };
 
 struct graph_leaf {
-    bool integer;
+    bool integer, buffer; /* buffer: without a gradient, an op writes it */
     size_t rank, shape[PLUME_RANK_MAX], count;
     double *values;
 };

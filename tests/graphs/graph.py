@@ -24,6 +24,7 @@ class Graph:
     def __init__(self, rnd):
         self.rnd = rnd
         self.leaves = []
+        self.buffers = set()  # numbers of leaves that have no gradient, and that the op writes
         self.calls = []
         self.late = []  # leaves that an op asked for
         self.values = []
@@ -31,19 +32,21 @@ class Graph:
     # -- leaves
     def leaf(self, shape, kind="real", high=1):
         n = math.prod(shape)
-        if kind == "real":
+        if kind != "int":
             t = torch.tensor([round(self.rnd.gauss(0, 1), 3) for _ in range(n)], dtype=torch.float64)
         else:
             t = torch.tensor([self.rnd.randrange(high) for _ in range(n)], dtype=torch.int64)
         t = t.reshape(shape)
-        if kind == "real":
+        if kind != "int":
             t = t.float().double()  # exact in both types
         self.leaves.append(t)
+        if kind == "buffer":
+            self.buffers.add(len(self.leaves) - 1)
         return ("leaf", len(self.leaves) - 1)
 
     def call(self, name, ins, nums, f):
         try:
-            y = f(*[self.value(i) for i in ins])
+            y = f(*[self.value(i).clone() for i in ins])
         except RuntimeError:  # shapes that do not broadcast
             raise Unfit from None
         if y.numel() > MOST * 4 or y.dim() > 5 or y.dim() < 1:
@@ -66,7 +69,8 @@ class Graph:
 
     def real(self, test=lambda t: True):
         refs = [("call", i) for i, v in enumerate(self.values) if v.dtype.is_floating_point and test(v)]
-        refs += [("leaf", i) for i, v in enumerate(self.leaves) if v.dtype.is_floating_point and test(v)]
+        refs += [("leaf", i) for i, v in enumerate(self.leaves)
+                 if v.dtype.is_floating_point and i not in self.buffers and test(v)]
         if not refs or self.rnd.random() < 0.1:
             return None
         return self.rnd.choice(refs[:8] if self.rnd.random() < 0.6 else refs)

@@ -55,6 +55,10 @@ static plume_tensor *of_elements(struct graph_run *run, const struct graph_call 
     OP("maximum", plume_maximum(PL, IN(0), IN(1)));
     OP("minimum", plume_minimum(PL, IN(0), IN(1)));
     OP("lt", plume_lt(PL, IN(0), IN(1)));
+    OP("le", plume_le(PL, IN(0), IN(1)));
+    OP("gt", plume_gt(PL, IN(0), IN(1)));
+    OP("eq", plume_eq(PL, IN(0), IN(1)));
+    OP("ne", plume_ne(PL, IN(0), IN(1)));
     OP("ge", plume_ge(PL, IN(0), IN(1)));
     OP("where", plume_where(PL, IN(0), IN(1), IN(2)));
     OP("masked_fill", plume_masked_fill(PL, IN(0), IN(1), NUM(0)));
@@ -125,6 +129,11 @@ static plume_tensor *of_layers(struct graph_run *run, const struct graph_call *c
     OP("mse", plume_mse(PL, IN(0), IN(1)));
     OP("l1", plume_l1(PL, IN(0), IN(1)));
     OP("huber", plume_huber(PL, IN(0), IN(1), NUM(0)));
+    OP("bce_with_logits", plume_bce_with_logits(PL, IN(0), IN(1)));
+    OP("kl_div", plume_kl_div(PL, IN(0), IN(1)));
+    OP("cross_entropy_smooth", plume_cross_entropy_smooth(PL, IN(0), IN(1), NUM(0)));
+    OP("batchnorm", plume_batchnorm(PL, IN(0), IN(1), IN(2), IN(3), IN(4), NUM(0), NUM(1),
+                                    (enum plume_activation)NUM(2)));
     OP("cross_entropy", plume_cross_entropy(PL, IN(0), IN(1)));
     OP("nll", plume_nll(PL, IN(0), IN(1), MAYBE(2), (int32_t)NUM(0)));
     OP("cross_entropy_but", plume_cross_entropy_but(PL, IN(0), IN(1), MAYBE(2), (int32_t)NUM(0)));

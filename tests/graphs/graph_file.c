@@ -49,7 +49,10 @@ static void read_leaf(FILE *f, struct graph *g)
 {
     struct graph_leaf *leaf = &g->leaf[g->n_leaves++];
 
-    leaf->integer = size(f, g, 1);
+    size_t kind = size(f, g, 2);
+
+    leaf->integer = kind == 1;
+    leaf->buffer = kind == 2;
     leaf->rank = size(f, g, PLUME_RANK_MAX);
     leaf->count = 1;
     for (size_t d = 0; d < leaf->rank; d++) {
@@ -73,11 +76,12 @@ static void read_call(FILE *f, struct graph *g)
         c->number[i] = number(f, g);
 }
 
-static void read_wanted(FILE *f, struct graph *g, bool grad)
+static void read_wanted(FILE *f, struct graph *g, char kind)
 {
     struct graph_wanted *w = &g->wanted[g->n_wanted++];
 
-    w->grad = grad;
+    w->grad = kind == 'g';
+    w->state = kind == 's';
     w->id = size(f, g, g->n_leaves + g->n_calls - 1);
     w->tolerance[0] = number(f, g);
     w->tolerance[1] = number(f, g);
@@ -101,8 +105,9 @@ bool graph_read(FILE *f, struct graph *g)
             read_leaf(f, g);
         else if (strcmp(word, "op") == 0)
             read_call(f, g);
-        else if (strcmp(word, "out") == 0 || strcmp(word, "grad") == 0)
-            read_wanted(f, g, word[0] == 'g');
+        else if (strcmp(word, "out") == 0 || strcmp(word, "grad") == 0 ||
+                 strcmp(word, "state") == 0)
+            read_wanted(f, g, word[0]);
         else
             graph_give_up(g->name, "has an unknown word");
     }

@@ -17,7 +17,9 @@ import ops_net  # noqa: F401, fills OPS
 from graph import OPS, Graph, Unfit
 
 # Graphs of an op alone for --each, if one does not have all of its kinds of inputs.
-ALONE = {"add_dim": 8, "einsum": 24, "einsum_dots": 24, "einsum_many": 12, "expand": 6, "flip": 4, "gru": 16, "index_add": 8, "lstm": 11,
+ALONE = {"add_dim": 8, "batchnorm": 6, "bce_with_logits": 4,
+         "cross_entropy_smooth": 4, "eq": 4, "einsum": 24, "einsum_dots": 24, "einsum_many": 12, "expand": 6, "flip": 4, "gru": 16, "index_add": 8,
+         "kl_div": 4, "lstm": 11,
          "prod": 4, "roll": 12, "scatter": 8, "scatter_add": 8, "stack": 8, "std": 6, "tril": 6, "triu": 6, "var": 6}
 # Layers of rows of a table, which the engine does on the table: graphs of each.
 ON_TABLES = {"linear": 6, "lstm": 6, "gru": 6}
@@ -26,7 +28,8 @@ ON_TABLES = {"linear": 6, "lstm": 6, "gru": 6}
 # -- a whole graph
 def replay(g, dtype, noise=None):
     """noise: each result is a rounding of f32 off, so that what depends on one shows."""
-    leaves = [t.to(dtype).clone().requires_grad_() if t.dtype.is_floating_point else t for t in g.leaves]
+    leaves = [t.to(dtype).clone() if t.dtype.is_floating_point else t for t in g.leaves]
+    leaves = [t.requires_grad_() if t.dtype.is_floating_point and i not in g.buffers else t for i, t in enumerate(leaves)]
     values = []
     for name, ins, nums, f in g.calls:
         args = [leaves[i] if kind == "leaf" else values[i] for kind, i in ins]
@@ -55,7 +58,7 @@ def run(g, dtype, out, noise=None):
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         loss.backward()
     grads = {i: t.grad for i, t in enumerate(leaves) if t.dtype.is_floating_point and t.grad is not None}
-    return {i: values[i].detach() for i in out}, grads
+    return {i: values[i].detach() for i in out}, grads, {i: leaves[i] for i in g.buffers}
 
 
 def text(values):
@@ -79,14 +82,14 @@ def tolerances(a, b, noisy, flow=0.0):
 
 def write(g, name):
     out = outs(g)
-    v64, g64 = run(g, torch.float64, out)
-    v32, g32 = run(g, torch.float32, out)
-    vn, gn = run(g, torch.float64, out, torch.Generator().manual_seed(1))
+    v64, g64, s64 = run(g, torch.float64, out)
+    v32, g32, s32 = run(g, torch.float32, out)
+    vn, gn, sn = run(g, torch.float64, out, torch.Generator().manual_seed(1))
     if set(g64) != set(g32) or any(not torch.isfinite(t).all() or t.abs().max() > 1e5 for t in g64.values()):
         raise Unfit
     lines = [f"graph {name}"]
-    for t in g.leaves:
-        kind = 0 if t.dtype.is_floating_point else 1
+    for i, t in enumerate(g.leaves):
+        kind = 2 if i in g.buffers else 0 if t.dtype.is_floating_point else 1
         lines.append(f"leaf {kind} {t.dim()} {' '.join(map(str, t.shape))} {text(t)}")
     number = lambda r: r[1] if r[0] == "leaf" else len(g.leaves) + r[1]
     for op_name, ins, nums, _ in g.calls:
@@ -99,6 +102,9 @@ def write(g, name):
     for i in g64:
         a, b = tolerances(g64[i], g32[i], gn[i], flow)
         lines.append(f"grad {i} {a:.2g} {b:.2g} {g64[i].numel()} {text(g64[i])}")
+    for i in sorted(g.buffers):
+        a, b = tolerances(s64[i], s32[i], sn[i])
+        lines.append(f"state {i} {a:.2g} {b:.2g} {s64[i].numel()} {text(s64[i])}")
     return "\n".join(lines + ["end"])
 
 
@@ -121,6 +127,7 @@ def attempt(seed, names, steps, test=lambda g: True):
                 break
             except Unfit:
                 del g.leaves[before[0]:], g.calls[before[1]:], g.values[before[1]:]
+                g.buffers = {i for i in g.buffers if i < before[0]}
     if not g.calls or len(g.leaves) + len(g.calls) > 90 or not test(g):
         raise Unfit
     return write(g, f"{'-'.join(steps) + '-' if steps else ''}{seed}")

@@ -92,6 +92,30 @@ two("lt", lambda a, b: (a < b).to(a.dtype), lambda a, b: away(a - b))
 two("ge", lambda a, b: (a >= b).to(a.dtype), lambda a, b: away(a - b))
 
 
+def coarse(g, shape):
+    """A leaf of halves, of which some are equal."""
+    x = g.leaf(shape)
+    g.leaves[x[1]].copy_((g.leaves[x[1]] * 2).round() / 2)
+    return x
+
+
+def compared(name, f):
+    """Some of the elements are equal."""
+    def make(g):
+        a = g.any() if g.rnd.random() < 0.4 else coarse(g, g.shape())
+        b = coarse(g, list(g.value(a).shape)[g.rnd.randrange(g.value(a).dim()):]) if g.rnd.random() < 0.7 else a
+        away(g.value(a) - g.value(b))
+        return g.call(name, [a, b] if g.rnd.random() < 0.7 else [b, a], [], lambda x, y: f(x, y).to(x.dtype))
+
+    OPS[name] = make
+
+
+compared("le", torch.le)
+compared("gt", torch.gt)
+compared("eq", torch.eq)
+compared("ne", torch.ne)
+
+
 @op
 def where(g):
     a = g.any()

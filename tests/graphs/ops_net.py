@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from graph import OPS, SIZES, Unfit, apart, away, op
-from ops import ACTS, one, two
+from ops import ACTS, one, positive, spread, two
 
 
 def image(g, least=1):
@@ -178,6 +178,27 @@ def adaptive_avg_pool2d(g):
 
 
 @op
+def batchnorm(g):
+    """In training, with the buffers that it writes."""
+    x = g.any(2)
+    c = g.value(x).shape[1]
+    relu, eps, momentum = g.rnd.randrange(2), g.rnd.choice([1e-5, 1e-3, 0.1]), g.rnd.choice([0.1, 0.25])
+    if g.value(x).numel() == c:
+        raise Unfit
+    spread(g.value(x).transpose(0, 1).reshape(c, -1))
+    ins = [x] + [g.leaf([c], kind) for kind in ("real", "real", "buffer", "buffer")]
+    g.leaves[ins[4][1]].abs_()
+
+    def f(x, w, b, mean, var):
+        y = F.batch_norm(x, mean, var, w, b, True, momentum, eps)
+        return y.relu() if relu else y
+
+    if relu:
+        away(F.batch_norm(g.value(x), None, None, g.value(ins[1]), g.value(ins[2]), True, momentum, eps))
+    return g.call("batchnorm", ins, [eps, momentum, relu], f)
+
+
+@op
 def resample(g):
     x = g.any(3, 3)
     n, mode = g.rnd.randint(1, 12), g.rnd.randrange(4)
@@ -243,6 +264,44 @@ def cross_entropy(g):
     x = g.any(2, 2)
     r, c = g.value(x).shape
     return g.call("cross_entropy", [x, g.leaf([r], "int", c)], [], lambda t, i: one(F.cross_entropy(t, i)))
+
+
+@op
+def cross_entropy_smooth(g):
+    x = g.any(2, 3)
+    *rows, c = g.value(x).shape
+    s = g.rnd.choice([0, 0.1, 0.3, 1])
+    return g.call("cross_entropy_smooth", [x, g.leaf(rows, "int", c)], [s],
+                  lambda t, i: one(F.cross_entropy(t.reshape(-1, c), i.flatten(), label_smoothing=s)))
+
+
+def shares(g, shape):
+    """A leaf of [0, 1)."""
+    p = g.leaf(shape)
+    g.leaves[p[1]].abs_().remainder_(1)
+    return p
+
+
+@op
+def bce_with_logits(g):
+    x = g.any()
+    n = list(g.value(x).shape)
+    p = shares(g, n if g.rnd.random() < 0.7 else [1])
+    if g.rnd.random() < 0.3:  # numbers of classes
+        g.leaves[p[1]].round_()
+    return g.call("bce_with_logits", [x, p], [], lambda t, p: one(F.binary_cross_entropy_with_logits(t, p.expand(n))))
+
+
+@op
+def kl_div(g):
+    x = g.any()
+    p = shares(g, list(g.value(x).shape))
+    if g.rnd.random() < 0.5:
+        positive(g.value(p))
+    else:  # zeros, where the gradient of p is infinite
+        g.leaves[p[1]][g.leaves[p[1]] < 0.3] = 0
+        p = g.call("detach", [p], [], lambda t: t.detach())
+    return g.call("kl_div", [x, p], [], lambda t, p: one(F.kl_div(t, p, reduction="batchmean")))
 
 
 def nll_of(name, f):

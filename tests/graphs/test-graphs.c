@@ -7,7 +7,7 @@
  *
  * Every op must have a lowering for XLA devices, which is looked up without one.
  * A file has words between white space: "graph NAME", then "leaf" (a tensor), "op" (a call, its
- * result is the next tensor), "out" and "grad" (what is expected of a tensor), "end". */
+ * result is the next tensor), "out", "grad" and "state" (what is expected of a tensor), "end". */
 #include "runtime/engine/ops/ops.h"
 #include "tests/graphs/graph.h"
 #include "tests/graphs/on_xla.h"
@@ -106,7 +106,7 @@ static void begin(struct graph_run *run, const struct graph *graph, bool f64)
                                leaf->rank, leaf->shape, leaf->values);
 
         run->t[run->n++] = t;
-        if (leaf->integer)
+        if (leaf->integer || leaf->buffer)
             continue;
         t->wants_grad = t->is_param = true;
         t->grad = memory(t->count * 8);
@@ -153,7 +153,10 @@ static bool compare(struct graph_run *run, const struct graph_wanted *w)
                 "%s: graph %s in %s: %s of tensor %zu, element %zu: %.17g, PyTorch: %.17g "
                 "(allowed: %g)\n",
                 graph_file, run->graph->name, run->f64 ? "f64" : "f32",
-                w->grad ? "gradient" : "value", w->id, i, got[i], w->values[i], limit);
+                w->grad    ? "gradient"
+                : w->state ? "state"
+                           : "value",
+                w->id, i, got[i], w->values[i], limit);
         free(got);
         return false;
     }
@@ -197,7 +200,7 @@ static bool execute(struct graph_run *run)
     for (size_t i = 0; i < graph->n_wanted; i++) {
         plume_tensor *y = run->t[graph->wanted[i].id], *part;
 
-        if (graph->wanted[i].grad)
+        if (graph->wanted[i].grad || graph->wanted[i].state)
             continue;
         if (y->dtype != PLUME_I32 && !pl_tensor_is_dense(y)) /* to read it as it is */
             y = run->t[graph->wanted[i].id] = plume_scale(&run->pl, y, 1, 0);
@@ -220,6 +223,9 @@ static bool execute(struct graph_run *run)
     for (int time = 0; time < 2; time++) {
         if (pl_tape_forward(&run->tape, &err) < 0)
             graph_give_up(graph->name, pl_error_text(&err));
+        for (size_t i = 0; i < graph->n_wanted && time == 0; i++)
+            if (graph->wanted[i].state)
+                good = compare(run, &graph->wanted[i]) && good;
         if (time == 1)
             hide_leaves(run, data);
         if (loss && loss->wants_grad &&
@@ -233,7 +239,8 @@ static bool execute(struct graph_run *run)
             xla_run++;
         }
         for (size_t i = 0; i < graph->n_wanted; i++)
-            good = compare(run, &graph->wanted[i]) && good;
+            if (!graph->wanted[i].state)
+                good = compare(run, &graph->wanted[i]) && good;
     }
     return good;
 }
