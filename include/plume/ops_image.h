@@ -6,6 +6,7 @@
 #define PL_OPS_IMAGE_H
 
 #include "plume/ops.h"
+#include "plume/ops_shape.h"
 
 #include <errno.h>
 
@@ -132,6 +133,81 @@ static inline plume_tensor *
 plume_adaptive_avg_pool2d(struct plume_context *pl, plume_tensor *x, size_t height, size_t width)
 {
     return plume_upsample(pl, x, height, width, PLUME_AREA);
+}
+
+/* The positions of the elements in `size` ranges that cover n elements: range i begins at i n /
+ * size, rounded down, and ends before (i + 1) n / size, rounded up. PLUME_I32 [size *ret_longest],
+ * no gradient; a shorter range has its last position twice. Neither n nor size is 0. */
+static inline plume_tensor *
+plume_range_positions(struct plume_context *pl, size_t n, size_t size, size_t *ret_longest)
+{
+    size_t whole = n / size, rest = n % size, longest = 1;
+    plume_tensor *count, *i, *j, *parts, *low, *high, *less;
+
+    for (size_t k = 0; k < size; k++) {
+        size_t length = whole + ((k + 1) * rest + size - 1) / size - k * rest / size;
+
+        longest = length > longest ? length : longest;
+    }
+    *ret_longest = longest;
+    count = plume_range(pl, size * longest, 0, 1);
+    i = plume_whole_div(pl, count, plume_whole_number(pl, (int32_t)longest));
+    j = plume_whole_mod(pl, count, plume_whole_number(pl, (int32_t)longest));
+    count = plume_whole_number(pl, (int32_t)size);
+    parts = plume_whole_mul(pl, i, plume_whole_number(pl, (int32_t)rest));
+    low = plume_whole_div(pl, parts, count);
+    i = plume_whole_mul(pl, i, plume_whole_number(pl, (int32_t)whole));
+    i = plume_whole_add(pl, plume_whole_add(pl, i, low), j);
+    if (longest == 1)
+        return i;
+    /* 0, or -1 for ranges that are one shorter, to the last position of the range */
+    high = plume_whole_add(pl, parts, plume_whole_number(pl, (int32_t)(rest + size - 1)));
+    less = plume_whole_sub(pl, plume_whole_div(pl, high, count), low);
+    less = plume_whole_sub(pl, less, plume_whole_number(pl, (int32_t)(longest - whole)));
+    j = plume_whole_div(pl, j, plume_whole_number(pl, (int32_t)(longest - 1)));
+    return plume_whole_add(pl, i, plume_whole_mul(pl, j, less));
+}
+
+/* The maxima of `size` ranges that cover dimension dim, as PLUME_AREA's means: of signals [batch,
+ * channels, time] along 2 torch's adaptive_max_pool1d. A NaN is the largest; the gradient goes to
+ * the first of equal elements. Ranges that overlap are copied first. */
+static inline plume_tensor *
+plume_adaptive_max_pool(struct plume_context *pl, plume_tensor *x, size_t dim, size_t size)
+{
+    size_t shape[PLUME_RANK_MAX] = {1}, rank = x ? pl->api->shape(x, shape) : 0;
+    size_t n = dim < rank ? shape[dim] : 0, parted[4] = {1, size, 1, 1};
+
+    if (!x)
+        return NULL;
+    if (dim >= rank)
+        return plume_refuse_dims(pl, "adaptive max pool", dim, rank);
+    if (size == 0 || n > 0x7fffffff || n % size >= 0x7fffffff / size) {
+        pl->api->fail(pl, -EINVAL, "adaptive max pool: the size is 0, or exceeds 32 bits");
+        return NULL;
+    }
+    for (size_t d = 0; d < rank; d++)
+        parted[d < dim ? 0 : 3] *= d == dim ? 1 : shape[d];
+    parted[2] = n / size;
+    if (n % size != 0)
+        x = plume_index_select(pl, x, dim, plume_range_positions(pl, n, size, &parted[2]));
+    if (parted[2] == 1)
+        return x;
+    shape[dim] = size;
+    return plume_reshape(pl, plume_max(pl, plume_reshape(pl, x, 4, parted), 2), rank, shape);
+}
+
+/* The same of the height x width ranges of an image [batch, channels, height, width]: torch's
+ * adaptive_max_pool2d. It is plume_max_pool2d() if these divide the image into squares. */
+static inline plume_tensor *
+plume_adaptive_max_pool2d(struct plume_context *pl, plume_tensor *x, size_t height, size_t width)
+{
+    size_t shape[PLUME_RANK_MAX] = {0}, rank = x ? pl->api->shape(x, shape) : 0, square;
+
+    square = rank == 4 && height ? shape[2] / height : 0;
+    if (square > 1 && square <= 16 && square * height == shape[2] && square * width == shape[3])
+        return plume_max_pool2d(pl, x, square, square, 0);
+    /* Along the width first: of equal elements the first by rows is found. */
+    return plume_adaptive_max_pool(pl, plume_adaptive_max_pool(pl, x, 3, width), 2, height);
 }
 
 #endif

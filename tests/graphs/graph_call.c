@@ -215,6 +215,8 @@ static plume_tensor *of_images(struct graph_run *run, const struct graph_call *c
                               (enum plume_activation)NUM(4)));
     OP("upsample", plume_upsample(PL, IN(0), SIZE(0), SIZE(1), (enum plume_resample)NUM(2)));
     OP("adaptive_avg_pool2d", plume_adaptive_avg_pool2d(PL, IN(0), SIZE(0), SIZE(1)));
+    OP("adaptive_max_pool2d", plume_adaptive_max_pool2d(PL, IN(0), SIZE(0), SIZE(1)));
+    OP("adaptive_max_pool", plume_adaptive_max_pool(PL, IN(0), SIZE(0), SIZE(1)));
     OP("resample", plume_resample(PL, IN(0), SIZE(0), SIZE(1), (enum plume_resample)NUM(2)));
     OP("attention_with", attend(run, c));
     OP("lstm", lstm(run, c));

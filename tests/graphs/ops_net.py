@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from graph import OPS, SIZES, Unfit, apart, away, op
-from ops import ACTS, one, positive, spread, two
+from ops import ACTS, coarse, one, positive, spread, two
 
 
 def image(g, least=1):
@@ -175,6 +175,36 @@ def upsample(g):
 def adaptive_avg_pool2d(g):
     size = [g.rnd.randint(1, 9) for _ in range(2)]
     return g.call("adaptive_avg_pool2d", [image(g)], size, lambda t: F.adaptive_avg_pool2d(t, size))
+
+
+def parts_of(g, n):
+    """A size for n elements: of 1 to 9, often one that divides n."""
+    return g.rnd.choice([k for k in range(1, n + 1) if n % k == 0]) if g.rnd.random() < 0.4 else g.rnd.randint(1, 9)
+
+
+@op
+def adaptive_max_pool2d(g):
+    x = image(g) if g.rnd.random() < 0.6 else coarse(g, [g.rnd.choice([1, 2]), g.rnd.choice([1, 3])] + [g.rnd.randint(1, 6) for _ in range(2)])
+    apart(g.value(x).flatten(2), 2)
+    size = [parts_of(g, n) for n in g.value(x).shape[2:]]
+    if g.rnd.random() < 0.3:  # squares
+        size = [size[0]] * 2
+    return g.call("adaptive_max_pool2d", [x], size, lambda t: F.adaptive_max_pool2d(t, size))
+
+
+@op
+def adaptive_max_pool(g):
+    """Along any dimension, which PyTorch has for the last one."""
+    x = g.any() if g.rnd.random() < 0.6 else coarse(g, g.shape())
+    d = g.rnd.randrange(g.value(x).dim())
+    apart(g.value(x), d)
+    n = parts_of(g, g.value(x).shape[d])
+
+    def f(t):
+        t = t.movedim(d, -1)
+        return F.adaptive_max_pool1d(t.reshape(1, -1, t.shape[-1]), n).reshape(list(t.shape[:-1]) + [n]).movedim(-1, d)
+
+    return g.call("adaptive_max_pool", [x], [d, n], f)
 
 
 @op

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Functions made of ops, of 16-bit numbers: their steps run in f32 at each level of mixed
  * precision, so that a result that 16 bits can have is right, whatever its steps are. */
+#include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "runtime/engine/ops/ops.h"
 #include "tests/unit/engine/ops/op_step.h"
@@ -129,6 +130,22 @@ static void test_losses(void **state)
     }
 }
 
+/* The maxima are numbers of x: no rounding, and the positions are whole numbers at each level. */
+static void test_adaptive_max_pools(void **state)
+{
+    struct step step;
+
+    (void)state;
+    for (size_t way = 0; way < PL_COUNT(ways); way++) {
+        CHECK(pl_f32_sum(&step.pl, plume_adaptive_max_pool(&step.pl, x, 0, 2), 0, 1), 33280, 1, 512,
+              1, 3, 3, 0x1p15);
+        CHECK(pl_f32_sum(&step.pl, plume_adaptive_max_pool(&step.pl, x, 0, 3), 0, 1), 1027, 2, 512,
+              3);
+        CHECK(pl_f32_sum(&step.pl, plume_adaptive_max_pool(&step.pl, x, 0, 1), 0, 1), 512, 1, 512,
+              3);
+    }
+}
+
 /* The sum of the rows' weights. */
 static void test_more_rows_than_f16_can_count(void **state)
 {
@@ -166,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_sums_of_squares),
         cmocka_unit_test(test_logarithms_of_sums),
         cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_adaptive_max_pools),
         cmocka_unit_test(test_more_rows_than_f16_can_count),
     };
 

@@ -234,6 +234,15 @@ static void test_refused_calls(void **state)
     assert_null(plume_flip(&step.pl, x, 3));
     assert_string_equal(step.text, "flip: there is no dimension 3 among 3");
     assert_null(plume_roll(&step.pl, x, (size_t)-1, 1));
+    assert_null(plume_adaptive_max_pool(&step.pl, x, 3, 1));
+    assert_string_equal(step.text, "adaptive max pool: there is no dimension 3 among 3");
+    assert_null(plume_adaptive_max_pool(&step.pl, x, 2, 0));
+    assert_string_equal(step.text, "adaptive max pool: the size is 0, or exceeds 32 bits");
+    step.text[0] = 0;
+    assert_null(plume_adaptive_max_pool(&step.pl, x, 2, 0x7fffffff));
+    assert_string_equal(step.text, "adaptive max pool: the size is 0, or exceeds 32 bits");
+    assert_null(plume_adaptive_max_pool2d(&step.pl, x, 1, 1));
+    assert_string_equal(step.text, "adaptive max pool: there is no dimension 3 among 3");
     assert_null(plume_add_dim(&step.pl, x, 4));
     assert_string_equal(step.text, "add_dim: there is no dimension 4 among 4");
     assert_null(plume_stack(&step.pl, 0, 0, &x));
@@ -281,6 +290,65 @@ static void test_logsumexp_of_infinities(void **state)
             if (!(got == want || fabs(got - want) <= 1e-12 * fabs(want) ||
                   (isnan(got) && isnan(want))))
                 fail_msg("case %zu: %zu is %g, not %g", k, i, got, want);
+        }
+        pl_tape_finish(&step.tape);
+    }
+}
+
+/* torch.nn.functional.adaptive_max_pool2d()'s values, and gradients of the sum of y by 1, 2, ...:
+ * but of several NaNs the first has the gradient, as of plume_max_pool2d(), and PyTorch's the last.
+ */
+static void test_adaptive_max_pools_of_equals(void **state)
+{
+    static const double inf = INFINITY, nan = NAN;
+    const struct {
+        size_t h, w, size[2];
+        double x[16], y[4], grad[16];
+    } known[] = {
+        {1, 5, {1, 2}, {1, nan, 3, nan, 5}, {nan, nan}, {0, 1, 0, 2, 0}},
+        {1, 5, {1, 2}, {-inf, -inf, -inf, -inf, -inf}, {-inf, -inf}, {1, 0, 2, 0, 0}},
+        {1, 5, {1, 3}, {nan, nan, nan, -inf, inf}, {nan, nan, inf}, {1, 2, 0, 0, 3}},
+        {1, 2, {1, 3}, {5, 7}, {5, 7, 7}, {1, 5}},
+        {3, 3, {2, 2}, {0, -0.0, 0, -0.0, 0, 0, 0, 0, 0}, {0}, {1, 2, 0, 3, 4}},
+        {3, 3, {2, 2}, {1, 2, nan, nan, 2, 2, 2, 1, 2}, {nan, nan, nan, 2}, {0, 0, 2, 4, 4}},
+        {4,
+         4,
+         {2, 2},
+         {1, 2, nan, 0, nan, 2, 2, 0, 2, 1, 2},
+         {nan, nan, 2, 2},
+         {0, 0, 2, 0, 1, 0, 0, 0, 3, 0, 4}},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < PL_COUNT(known); k++) {
+        struct step step;
+        plume_tensor *x, *y, *loss, *roots[2];
+        size_t all = 0;
+
+        begin(&step);
+        x = REAL(1, 1, known[k].h, known[k].w);
+        memcpy(step.data[0], known[k].x, sizeof(known[k].x));
+        y = plume_adaptive_max_pool2d(&step.pl, x, known[k].size[0], known[k].size[1]);
+        loss = plume_cumsum(&step.pl, plume_full(&step.pl, 1, &y->count, 1), 0);
+        loss = plume_mul(&step.pl, loss, plume_reshape(&step.pl, y, 1, &all));
+        roots[0] = plume_sum(&step.pl, loss, 0, 1);
+        roots[1] = y;
+        pl_tape_end(&step.tape);
+        assert_int_equal(pl_tape_prepare(&step.tape, roots, 2, 1, NULL), 0);
+        assert_int_equal(pl_tape_forward(&step.tape, NULL), 0);
+        assert_int_equal(
+            pl_tape_backward(&step.tape, &(struct pl_backward){.loss = roots[0], .seed = 1}, NULL),
+            0);
+        assert_int_equal(y->count, known[k].size[0] * known[k].size[1]);
+        for (size_t i = 0; i < y->count + x->count; i++) {
+            size_t at = i - y->count;
+            bool back = i >= y->count;
+            double got = back ? step.grad[0][at] : ((const double *)pl_tensor_data(y))[i];
+            double want = back ? known[k].grad[at] : known[k].y[i];
+
+            if (!(got == want || (isnan(got) && isnan(want))))
+                fail_msg("case %zu: %s %zu is %g, not %g", k, back ? "gradient" : "value",
+                         back ? at : i, got, want);
         }
         pl_tape_finish(&step.tape);
     }
@@ -456,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_attention_drops_in_training_only),
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_logsumexp_of_infinities),
+        cmocka_unit_test(test_adaptive_max_pools_of_equals),
         cmocka_unit_test(test_roots_of_zero),
         cmocka_unit_test(test_many_are_stacked),
         cmocka_unit_test(test_forms_that_einsum_refuses),
