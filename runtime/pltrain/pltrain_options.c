@@ -13,8 +13,6 @@
 #include <string.h>
 
 static const char *const amp_levels[] = {"O0", "O1", "O2", "O3", NULL};
-static const char *const clip_names[] = {
-    [PL_CLIP_NORM] = "norm", [PL_CLIP_VALUE] = "value", [PL_CLIP_VALUE + 1] = NULL};
 static const char *const reduce_dtypes[] = {"f32", "bf16", "f16", NULL}; /* enum pl_half */
 
 /* Targets in struct pl_pltrain. */
@@ -62,9 +60,10 @@ static const struct pl_option options[] = {
      "with ddp: each rank makes P steps with its own gradients, then parameters and optimizer "
      "states are averaged",
      COUNT(train.average_every, 1)},
-    {"clip", 0, "VALUE", NULL, "clip gradients to VALUE (0 = off)", REAL(train.clip, 0)},
+    {"clip", 0, "VALUE", NULL, "clip gradients to VALUE (0 = off)",
+     PL_OPTION_MEMBER(struct pl_pltrain, train.clip, double, pl_pltrain_set_clip)},
     {"clip-by", 0, "HOW", NULL, "norm (default): the L2 norm of all gradients; value: each element",
-     CHOICE(train.clip_by, clip_names)},
+     CALL(set_clip_by)},
 
     {"ema", 0, "DECAY", NULL,
      "average the parameters over steps (0.999: about the last 1000) for validation, tests and "

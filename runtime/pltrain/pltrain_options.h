@@ -47,7 +47,7 @@ struct pl_pltrain {
     const char *dump; /* file for the programs of an XLA device; NULL = none */
     bool no_program_cache;
     bool compare; /* --compare-devices */
-    bool schedule_given, balance_given;
+    bool schedule_given, balance_given, clip_given, clip_by_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;
     enum pl_pltrain_nccl nccl;

@@ -162,6 +162,8 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
                             : t->microbatches   ? "microbatches"
                             : p->schedule_given ? "schedule"
                                                 : "balance-every");
+    if (p->clip_by_given && !p->clip_given) /* a value of 0 is off on purpose, as in a grid */
+        return pl_error_set(err, -EINVAL, "option '--clip-by' needs '--clip VALUE'");
     if (t->deterministic && !isinf(t->max_seconds))
         return pl_error_set(err, -EINVAL,
                             "option '--deterministic' and a stop by the clock ('--max-time') "

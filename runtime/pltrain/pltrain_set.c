@@ -210,6 +210,33 @@ int pl_pltrain_set_fast_dev_run(void *ctx,
     return value ? parse_count(value, &p->train.fast_dev_run, err) : 0;
 }
 
+int pl_pltrain_set_clip(void *ctx,
+                        const struct pl_option *o,
+                        const char *value,
+                        struct pl_error *err)
+{
+    struct pl_pltrain *p = ctx;
+
+    p->clip_given = true;
+    return pl_option_set_real(ctx, o, value, err);
+}
+
+int pl_pltrain_set_clip_by(void *ctx,
+                           const struct pl_option *o,
+                           const char *value,
+                           struct pl_error *err)
+{
+    static const char *const names[] = {
+        [PL_CLIP_NORM] = "norm", [PL_CLIP_VALUE] = "value", [PL_CLIP_VALUE + 1] = NULL};
+    struct pl_pltrain *p = ctx;
+    int which = 0;
+    int r = pl_parse_choice(value, names, &which, err);
+
+    p->train.clip_by = (enum pl_clip)which;
+    p->clip_by_given = true;
+    return r;
+}
+
 int pl_pltrain_set_profile(void *ctx,
                            const struct pl_option *o,
                            const char *value,

@@ -29,6 +29,8 @@ int pl_pltrain_set_accumulate(void *, const struct pl_option *, const char *, st
 int pl_pltrain_set_limit(void *, const struct pl_option *, const char *, struct pl_error *);
 int pl_pltrain_set_val_check(void *, const struct pl_option *, const char *, struct pl_error *);
 int pl_pltrain_set_fast_dev_run(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_pltrain_set_clip(void *, const struct pl_option *, const char *, struct pl_error *);
+int pl_pltrain_set_clip_by(void *, const struct pl_option *, const char *, struct pl_error *);
 int pl_pltrain_set_profile(void *, const struct pl_option *, const char *, struct pl_error *);
 /* "auto", a number, or a list of devices; "3," and "[3]" are the list of device 3. */
 int pl_pltrain_set_devices(void *, const struct pl_option *, const char *, struct pl_error *);

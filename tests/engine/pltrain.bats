@@ -176,6 +176,16 @@ bits() {
         says 2 "1 devices are asked for, but 2 ranks are on this node" --devices 3, mlp
 }
 
+@test "--clip-by needs --clip" {
+    says 2 "option '--clip-by' needs '--clip VALUE'" --clip-by value mlp
+    says 2 "option '--clip-by' needs '--clip VALUE'" --clip-by norm mlp
+    says 2 "'max' is none of norm, value" --clip 1 --clip-by max mlp
+    says 2 "--clip: " --clip -1 --clip-by value mlp
+    # 0 is off on purpose, as in a grid.
+    run -0 --separate-stderr pltrain --max-steps 1 --clip 0 --clip-by value mlp
+    [ -z "$stderr" ]
+}
+
 @test "the batch of a step is said, and may be given" {
     step() { pltrain --fast-dev-run "$@" mlp | sed -n 's/^batch: //p'; }
     [ -z "$(step)" ]
