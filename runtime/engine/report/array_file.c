@@ -3,12 +3,18 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define NPY_ALIGN 64 /* of the data in the file */
+#define HEX 16       /* digits of pl_temp_name() */
+#define TRIES 100    /* to make a file that no run which clears up takes for a dead one's */
 
 static const char *const endings[] = {
     [PL_ARRAY_NPY] = ".npy", [PL_ARRAY_SAFETENSORS] = ".safetensors", [PL_ARRAY_JSONL] = ".jsonl"};
@@ -85,6 +91,68 @@ static int write_failed(const struct pl_array_file *f, struct pl_error *err)
     return pl_error_errno(err, errno ? errno : EIO, "cannot write '%s'", f->path);
 }
 
+/* True for NAME.HEX, as pl_temp_name() makes it. */
+static bool is_temporary_of(const char *entry, const char *name)
+{
+    size_t len = strlen(name);
+
+    return strncmp(entry, name, len) == 0 && entry[len] == '.' && strlen(entry + len + 1) == HEX &&
+           strspn(entry + len + 1, "0123456789abcdef") == HEX;
+}
+
+/* A living writer holds a lock on its file: see create(). Where there are no locks nothing is
+ * removed. */
+static void remove_if_dead(int dir_fd, const char *name)
+{
+    _cleanup_close_ int fd =
+        openat(dir_fd, name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    struct stat st;
+
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        flock(fd, LOCK_EX | LOCK_NB) == 0)
+        unlinkat(dir_fd, name, 0);
+}
+
+/* Removes what killed writers of this path left. Failures are ignored. */
+static void remove_leftovers(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    _cleanup_free_ char *folder =
+        slash ? strndup(path, PL_MAX((size_t)(slash - path), (size_t)1)) : strdup(".");
+    DIR *list = folder ? opendir(folder) : NULL;
+    const struct dirent *entry;
+
+    while (list && (entry = readdir(list)))
+        if (is_temporary_of(entry->d_name, name))
+            remove_if_dead(dirfd(list), entry->d_name);
+    if (list)
+        closedir(list);
+}
+
+/* Makes a temporary file and locks it. A run that clears up may have it locked or removed before:
+ * then another one is made. Returns the descriptor or -errno; *ret_temporary is NULL then. */
+static int create(const char *path, char **ret_temporary)
+{
+    for (int i = 0; i < TRIES; i++) {
+        _cleanup_free_ char *name = pl_temp_name(path);
+        _cleanup_close_ int fd = -EBADF;
+        struct stat st;
+
+        if (!name)
+            return -ENOMEM;
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+        if (fd < 0)
+            return -errno;
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+            continue;
+        if (fstat(fd, &st) == 0 && st.st_nlink == 0)
+            continue;
+        *ret_temporary = PL_TAKE(name);
+        return PL_TAKE_FD(fd);
+    }
+    return -EBUSY;
+}
+
 int pl_array_file_open(struct pl_array_file *f,
                        const char *path,
                        bool f64,
@@ -104,16 +172,16 @@ int pl_array_file_open(struct pl_array_file *f,
     r = f->format == PL_ARRAY_NPY           ? npy_header(&header, f64, rank, shape)
         : f->format == PL_ARRAY_SAFETENSORS ? safetensors_header(&header, f64, rank, shape)
                                             : 0;
-    if (r < 0 || !(f->temporary = pl_temp_name(path)))
+    if (r < 0)
         return pl_error_nomem(err);
-    fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    f->file = fd < 0 ? NULL : fdopen(fd, "w");
+    remove_leftovers(path);
+    fd = create(path, &f->temporary);
+    if (fd < 0)
+        return pl_error_errno(err, fd, "cannot write '%s'", path);
+    f->file = fdopen(fd, "w");
     if (!f->file) {
         r = write_failed(f, err);
-        if (fd >= 0)
-            close(fd);
-        else
-            free(PL_TAKE(f->temporary));
+        close(fd);
         return r;
     }
     if (header.len && fwrite(header.data, header.len, 1, f->file) != 1)

@@ -31,7 +31,8 @@ struct pl_array_file {
 /* -EINVAL: the name has none of the endings. */
 int pl_array_file_check(const char *path, struct pl_error *err);
 
-/* Opens a temporary file beside `path` for an array [shape[0], ... shape[rank-1]] of f32 or f64.
+/* Opens a temporary file beside `path` for an array [shape[0], ... shape[rank-1]] of f32 or f64,
+ * and removes those of writers that were killed.
  * -EINVAL, -errno, with a text. */
 int pl_array_file_open(struct pl_array_file *f,
                        const char *path,
