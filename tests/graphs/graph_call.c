@@ -81,6 +81,9 @@ static plume_tensor *of_shapes(struct graph_run *run, const struct graph_call *c
     OP("mean", plume_mean(PL, IN(0), shape[0], shape[1]));
     OP("gather", plume_gather(PL, IN(0), shape[0], IN(1)));
     OP("index_select", plume_index_select(PL, IN(0), shape[0], IN(1)));
+    OP("gather_but", plume_gather_but(PL, IN(0), shape[0], IN(1), (int)NUM(1), (int32_t)NUM(2)));
+    OP("range", plume_range(PL, shape[0], (int64_t)NUM(1), (int64_t)NUM(2)));
+    OP("full", plume_full(PL, c->n - 1, shape, NUM(c->n - 1)));
     OP("scatter_add", plume_scatter_add(PL, IN(0), shape[0], IN(1), IN(2)));
     OP("index_add", plume_index_add(PL, IN(0), shape[0], IN(1), IN(2)));
     OP("scatter", plume_scatter(PL, IN(0), shape[0], IN(1), IN(2)));
@@ -129,6 +132,7 @@ static plume_tensor *of_layers(struct graph_run *run, const struct graph_call *c
     OP("mse", plume_mse(PL, IN(0), IN(1)));
     OP("l1", plume_l1(PL, IN(0), IN(1)));
     OP("huber", plume_huber(PL, IN(0), IN(1), NUM(0)));
+    OP("correct", plume_correct(PL, IN(0), IN(1)));
     OP("bce_with_logits", plume_bce_with_logits(PL, IN(0), IN(1)));
     OP("kl_div", plume_kl_div(PL, IN(0), IN(1)));
     OP("cross_entropy_smooth", plume_cross_entropy_smooth(PL, IN(0), IN(1), NUM(0)));

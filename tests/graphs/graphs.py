@@ -18,7 +18,7 @@ from graph import OPS, Graph, Unfit
 
 # Graphs of an op alone for --each, if one does not have all of its kinds of inputs.
 ALONE = {"adaptive_max_pool": 8, "adaptive_max_pool2d": 10, "add_dim": 8, "batchnorm": 6, "bce_with_logits": 4,
-         "cross_entropy_smooth": 4, "eq": 4, "einsum": 24, "einsum_dots": 24, "einsum_many": 12, "expand": 6, "flip": 4, "gru": 16, "index_add": 8,
+         "cross_entropy_smooth": 4, "eq": 4, "gather_but": 6, "einsum": 24, "einsum_dots": 24, "einsum_many": 12, "expand": 6, "flip": 4, "gru": 16, "index_add": 8,
          "kl_div": 4, "lstm": 11,
          "prod": 4, "roll": 12, "scatter": 8, "scatter_add": 8, "stack": 8, "std": 6, "tril": 6, "triu": 6, "var": 6}
 # Layers of rows of a table, which the engine does on the table: graphs of each.

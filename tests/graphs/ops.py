@@ -224,6 +224,38 @@ def index_select(g):
     return g.call("index_select", [x, index], [d], lambda t, i: t.index_select(d, i))
 
 
+@op
+def gather_but(g):
+    """An index that skips gives 0."""
+    x = g.any()
+    d, shared, skip = some_dim(g, x), g.rnd.randrange(2), g.rnd.choice([-100, -1, 0, 1])
+    s = list(g.value(x).shape)
+    n, s[d] = s[d], g.rnd.choice(SIZES)
+    index = g.leaf([s[d]] if shared else s, "int", n)
+    t = g.leaves[index[1]]
+    t[torch.tensor([g.rnd.random() < 0.3 for _ in range(t.numel())]).reshape(t.shape)] = skip
+
+    def f(x, i):
+        keep, i = i != skip, torch.where(i == skip, 0, i)
+        if not shared:
+            return torch.where(keep, x.gather(d, i), 0)
+        return torch.where(keep.reshape([-1] + [1] * (x.dim() - 1 - d)), x.index_select(d, i), 0)
+
+    return g.call("gather_but", [x, index], [d, shared, skip], f)
+
+
+@op
+def range_(g):
+    n, first, step = g.rnd.choice(SIZES), g.rnd.randint(-9, 9), g.rnd.choice([1, 1, 2, -1, -3, 0])
+    return g.call("range", [], [n, first, step], lambda: first + step * torch.arange(n))
+
+
+@op
+def full(g):
+    s, v = g.shape(), g.rnd.choice([0, 1, -0.75, 3])
+    return g.call("full", [], s + [v], lambda: torch.full(s, v, dtype=torch.float64))
+
+
 def added(name, f, shared=False, unique=False):
     def make(g):
         x = g.any()

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from graph import OPS, SIZES, Unfit, apart, away, op
-from ops import ACTS, coarse, one, positive, spread, two
+from ops import ACTS, coarse, one, ordered, positive, spread, two
 
 
 def image(g, least=1):
@@ -303,6 +303,15 @@ def cross_entropy(g):
     x = g.any(2, 2)
     r, c = g.value(x).shape
     return g.call("cross_entropy", [x, g.leaf([r], "int", c)], [], lambda t, i: one(F.cross_entropy(t, i)))
+
+
+@op
+def correct(g):
+    x = g.any(2, 3)
+    apart(g.value(x), -1)
+    *rows, c = g.value(x).shape
+    return g.call("correct", [x, g.leaf(rows, "int", c)], [],
+                  lambda t, i: (ordered(t, -1, True, 1)[..., 0] == i).sum().to(t.dtype).reshape(1))
 
 
 @op
