@@ -12,7 +12,7 @@ static struct pl_conv2d_args conv_args(const struct pl_call *c)
     bool bias = c->node->n_in > 2;
 
     return (struct pl_conv2d_args){
-        .batch = x->shape[0],
+        .batch = c->rows,
         .in = x->shape[1],
         .height = x->shape[2],
         .width = x->shape[3],
@@ -79,6 +79,7 @@ static const struct pl_op op_conv = {
     .layout = PL_LAYOUT_CONV,
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .by_row = true,
     .product = true,
     .two_products = true,
     .forward = conv_forward,
@@ -92,6 +93,7 @@ static const struct pl_op op_conv_relu = {
     .layout = PL_LAYOUT_CONV,
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
+    .by_row = true,
     .product = true,
     .two_products = true,
     .forward = conv_forward,

@@ -118,6 +118,7 @@ struct pl_call {
     void *out, *out_grad, *saved, *scratch;
     void *sums; /* backward: the gradient of a layer's bias (`bias_of`), in f32; else NULL */
     bool sums_add;
+    size_t rows; /* of an op with `by_row`: those that this call does */
 };
 
 /* Autocast's treatment of an op (PyTorch's three lists). */
@@ -225,6 +226,10 @@ struct pl_op {
     /* Does n rows of a layer, from `first` on: `out` and `out_grad` have these rows only. NULL: the
      * op has no such rows, or it needs more than a row for them. */
     void (*part)(const struct pl_call *call, size_t first, size_t n, bool backward);
+    /* Rows of in[0] and of the output, along dimension 0, do not depend on each other, and the
+     * gradients of other inputs are sums over rows: it can be called for some rows at a time, with
+     * pointers to these. */
+    bool by_row;
     bool keeps;      /* its output and that one's gradient stay as they are until the next run */
     bool reads_step; /* reads the tape's `step`, or `device_step` */
     bool collective; /* calls the tape's allreduce or its peers, if it has them */

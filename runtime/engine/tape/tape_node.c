@@ -2,8 +2,13 @@
 /* The pointers that one node runs on. Kernels compute in f32 or f64. Where a node's table is of the
  * tensors' 16-bit type, its kernels load and round them themselves. A table of f32 gets an f32 copy
  * of a 16-bit tensor, which is rounded back after the op (to nearest, ties to even). Views of one
- * memory block share the copy. So every op rounds as on a 16-bit machine: once per op. */
+ * memory block share the copy. So every op rounds as on a 16-bit machine: once per op. An op whose
+ * rows are independent (`by_row`) runs several times, with copies of some rows each time. */
 #include "runtime/engine/tape/tape_private.h"
+
+/* Of the copies of one call's rows: at least these, and what the other inputs have, which each call
+ * reads again. */
+#define ROWS_BYTES ((size_t)1 << 20)
 
 #define ALIGN(bytes) PL_BUMP_ALIGNED(bytes)
 
@@ -42,19 +47,57 @@ static bool writes_back(const struct pl_node *node, size_t i)
     return false;
 }
 
+static size_t all_rows(const struct pl_node *node)
+{
+    return node->out->rank ? node->out->shape[0] : 1;
+}
+
+size_t pl_node_rows(const struct pl_node *node)
+{
+    const plume_tensor *in = node->n_in ? node->in[0] : NULL, *out = node->out;
+    size_t all = all_rows(node), bytes, most = ROWS_BYTES;
+
+    if (!node->op->by_row || !pl_node_has_f32_copy(node, in) || !pl_node_has_f32_copy(node, out) ||
+        in->base || out->base || node->saved_half || all == 0)
+        return all;
+    for (size_t i = 1; i < node->n_in; i++) {
+        if (node->in[i] && pl_tensor_root(node->in[i]) == in)
+            return all;
+        most = PL_MAX(most, node->in[i] ? 2 * node->in[i]->count * sizeof(float) : 0);
+    }
+    bytes = 2 * (in->count + out->count) / all * sizeof(float); /* with the gradients */
+    return PL_MAX(PL_MIN(all, most / PL_MAX(bytes, (size_t)1)), (size_t)1);
+}
+
+/* Elements of a tensor that has these rows, all of which the node's output has. */
+static size_t of_rows(const struct pl_node *node, const plume_tensor *t, size_t rows)
+{
+    size_t all = all_rows(node);
+
+    return rows == all ? t->count : t->count / all * rows;
+}
+
+/* Elements of input i's root of which a call has copies. */
+static size_t copied(const struct pl_node *node, size_t i)
+{
+    const plume_tensor *root = pl_tensor_root(node->in[i]);
+
+    return i == 0 ? of_rows(node, root, pl_node_rows(node)) : root->count;
+}
+
 size_t pl_node_f32_bytes(const struct pl_node *node, bool backward)
 {
     size_t sum = 0;
 
     for (size_t i = 0; i < node->n_in; i++)
         if (pl_node_has_f32_copy(node, node->in[i]) && copy_shared_with(node, i) == SIZE_MAX) {
-            size_t bytes = ALIGN(pl_tensor_root(node->in[i])->count * sizeof(float));
+            size_t bytes = ALIGN(copied(node, i) * sizeof(float));
 
             sum += !backward || reads_back(node, i) ? bytes : 0;
             sum += backward && writes_back(node, i) ? bytes : 0;
         }
     if (pl_node_has_f32_copy(node, node->out)) {
-        size_t bytes = ALIGN(node->out->count * sizeof(float));
+        size_t bytes = ALIGN(of_rows(node, node->out, pl_node_rows(node)) * sizeof(float));
 
         sum += backward ? bytes : 0;
         sum += !backward || (node->op->needs & PL_NEEDS_OUT) ? bytes : 0;
@@ -80,16 +123,43 @@ void *pl_tape_grad(const struct pl_tape *tape, const plume_tensor *t)
     return grad && root->is_param ? grad + tape->param_shift : grad;
 }
 
-static void widen(const struct pl_call *c, const plume_tensor *t, const void *from, float *to)
+/* All of t, whose 16 bits are at `half`, or the call's rows, if `by_row`. */
+static struct pl_half_args half_args(const struct pl_call *c,
+                                     const struct pl_f32_copies *copies,
+                                     const plume_tensor *t,
+                                     bool by_row,
+                                     void *half,
+                                     float *wide)
 {
-    c->k->widen(&(struct pl_half_args){
-        .n = t->count, .type = pl_tape_half_of(t->dtype), .half = (void *)from, .wide = to});
+    size_t n = by_row ? of_rows(c->node, t, c->rows) : t->count;
+    size_t before = by_row && copies->row ? of_rows(c->node, t, copies->row) : 0;
+
+    return (struct pl_half_args){
+        .n = n, .type = pl_tape_half_of(t->dtype), .half = (uint16_t *)half + before, .wide = wide};
 }
 
-static void narrow(const struct pl_call *c, const plume_tensor *t, const float *from, void *to)
+static void widen(const struct pl_call *c,
+                  const struct pl_f32_copies *copies,
+                  const plume_tensor *t,
+                  bool by_row,
+                  void *from,
+                  float *to)
 {
-    c->k->narrow(&(struct pl_half_args){
-        .n = t->count, .type = pl_tape_half_of(t->dtype), .half = to, .wide = (void *)from});
+    struct pl_half_args a = half_args(c, copies, t, by_row, from, to);
+
+    c->k->widen(&a);
+}
+
+static void narrow(const struct pl_call *c,
+                   const struct pl_f32_copies *copies,
+                   const plume_tensor *t,
+                   bool by_row,
+                   float *from,
+                   void *to)
+{
+    struct pl_half_args a = half_args(c, copies, t, by_row, to, from);
+
+    c->k->narrow(&a);
 }
 
 /* The values that the op keeps from forward to backward. */
@@ -135,6 +205,7 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
     c->attr = &node->attr;
     c->product = NULL;
     c->index = index;
+    c->rows = all_rows(node);
     for (size_t i = 0; i < node->n_in; i++) {
         const plume_tensor *in = node->in[i];
 
@@ -176,6 +247,7 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
 void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool backward)
 {
     const struct pl_node *node = c->node;
+    size_t rows = of_rows(node, node->out, pl_node_rows(node));
 
     copies->next = (char *)c->scratch + ALIGN(node->scratch_bytes);
     if (node->saved_half) {
@@ -197,29 +269,31 @@ void pl_node_widen_inputs(struct pl_call *c, struct pl_f32_copies *copies, bool 
         if (same != SIZE_MAX) {
             copies->in[i] = copies->in[same];
         } else if (!backward || reads_back(node, i)) {
-            copies->in[i] = take(copies, root->count);
-            widen(c, root, root->data, copies->in[i]);
+            copies->in[i] = take(copies, copied(node, i));
+            if (i == 0 || copies->row == 0)
+                widen(c, copies, root, i == 0, root->data, copies->in[i]);
         }
         c->in[i] = copies->in[i] ? copies->in[i] + in->offset : NULL;
         if (!c->in_grad[i])
             continue;
-        copies->in_grad[i] = same != SIZE_MAX && copies->in_grad[same] ? copies->in_grad[same]
-                                                                       : take(copies, root->count);
+        copies->in_grad[i] = same != SIZE_MAX && copies->in_grad[same]
+                                 ? copies->in_grad[same]
+                                 : take(copies, copied(node, i));
         if (same == SIZE_MAX || copies->in_grad[i] != copies->in_grad[same])
-            if (c->add[i] || in->base)
-                widen(c, root, pl_tape_grad(c->tape, root), copies->in_grad[i]);
+            if ((c->add[i] || in->base) && (i == 0 || copies->row == 0))
+                widen(c, copies, root, i == 0, pl_tape_grad(c->tape, root), copies->in_grad[i]);
         c->in_grad[i] = copies->in_grad[i] + in->offset;
     }
     if (!pl_node_has_f32_copy(node, node->out))
         return;
     if (!backward || (node->op->needs & PL_NEEDS_OUT))
-        copies->out = take(copies, node->out->count);
+        copies->out = take(copies, rows);
     if (backward && copies->out)
-        widen(c, node->out, node->out->data, copies->out);
+        widen(c, copies, node->out, true, node->out->data, copies->out);
     c->out = copies->out;
     if (backward) {
-        copies->out_grad = take(copies, node->out->count);
-        widen(c, node->out, node->out->grad, copies->out_grad);
+        copies->out_grad = take(copies, rows);
+        widen(c, copies, node->out, true, node->out->grad, copies->out_grad);
         c->out_grad = copies->out_grad;
     }
 }
@@ -229,12 +303,13 @@ void pl_node_narrow_outputs(const struct pl_call *c,
                             bool backward)
 {
     const struct pl_node *node = c->node;
+    bool last = copies->row + c->rows == all_rows(node);
 
     if (!backward) {
         struct pl_half_args saved = saved_args(c);
 
         if (copies->out)
-            narrow(c, node->out, copies->out, node->out->data);
+            narrow(c, copies, node->out, true, copies->out, node->out->data);
         if (node->saved_half)
             c->k->narrow(&saved);
         return;
@@ -243,7 +318,8 @@ void pl_node_narrow_outputs(const struct pl_call *c,
         const plume_tensor *root = node->in[i] ? pl_tensor_root(node->in[i]) : NULL;
         size_t same = root ? copy_shared_with(node, i) : SIZE_MAX;
 
-        if (copies->in_grad[i] && (same == SIZE_MAX || copies->in_grad[same] != copies->in_grad[i]))
-            narrow(c, root, copies->in_grad[i], pl_tape_grad(c->tape, root));
+        if (copies->in_grad[i] && (i == 0 || last) &&
+            (same == SIZE_MAX || copies->in_grad[same] != copies->in_grad[i]))
+            narrow(c, copies, root, i == 0, copies->in_grad[i], pl_tape_grad(c->tape, root));
     }
 }

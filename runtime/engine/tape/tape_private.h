@@ -81,6 +81,7 @@ struct pl_f32_copies {
     char *next; /* the rest of the node's scratch */
     float *in[PL_NODE_INPUTS_MAX], *in_grad[PL_NODE_INPUTS_MAX]; /* of the inputs' roots */
     float *out, *out_grad;
+    size_t row; /* the first that this call does; 0 if it does all */
 };
 
 /* True if the node's kernels work on an f32 copy of this 16-bit tensor. */
@@ -95,6 +96,9 @@ pl_node_grad_of(const struct pl_tape *tape, const struct pl_node *node, size_t k
  */
 const plume_tensor *pl_node_sums_of(const struct pl_tape *tape, const struct pl_node *node);
 
+/* The most rows that one call of the node does: all, unless their f32 copies would be large. */
+size_t pl_node_rows(const struct pl_node *node);
+
 /* Bytes that the f32 copies of a node's 16-bit tensors and of their gradients need. */
 size_t pl_node_f32_bytes(const struct pl_node *node, bool backward);
 
@@ -102,7 +106,8 @@ size_t pl_node_f32_bytes(const struct pl_node *node, bool backward);
 void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struct pl_call *ret);
 
 /* Replaces pointers to 16-bit tensors by pointers to f32 copies, and fills those that the op
- * reads. */
+ * reads: of copies->row and the call's further rows. A node that takes several calls gets them with
+ * rising rows and the same copies. */
 void pl_node_widen_inputs(struct pl_call *call, struct pl_f32_copies *copies, bool backward);
 
 /* Rounds what the op has written into f32 copies back to the 16-bit tensors. */

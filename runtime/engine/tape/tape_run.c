@@ -32,12 +32,32 @@ static bool wants_any(const struct pl_call *call)
     return false;
 }
 
+/* By as many calls as the node's f32 copies take. */
+static void run_rows(struct pl_call *call, bool backward)
+{
+    const struct pl_node *node = call->node;
+    struct pl_f32_copies copies = {0};
+    size_t all = call->rows, most = pl_node_rows(node);
+
+    do {
+        call->rows = PL_MIN(most, all - copies.row);
+        pl_node_widen_inputs(call, &copies, backward);
+        if (backward)
+            node->op->backward(call);
+        else
+            node->op->forward(call);
+        pl_node_narrow_outputs(call, &copies, backward);
+        copies.row += call->rows;
+        for (size_t i = 1; i < node->n_in; i++)
+            call->add[i] = true; /* the rows so far are in the sum */
+    } while (copies.row < all);
+}
+
 static void run_node(struct pl_tape *tape, size_t index, const struct pl_backward *backward)
 {
     struct pl_node *node = &tape->nodes[index];
     uint64_t start = tape->timed ? pl_now_ns() : 0, took;
     struct pl_device_calls before = pl_tape_calls(tape), done;
-    struct pl_f32_copies copies = {0};
     struct pl_call call, product;
 
     pl_node_bind(tape, index, backward != NULL, &call);
@@ -59,12 +79,7 @@ static void run_node(struct pl_tape *tape, size_t index, const struct pl_backwar
     }
     if (call.sums && backward->accumulate && pl_node_sums_of(tape, node)->is_param)
         call.sums_add = true;
-    pl_node_widen_inputs(&call, &copies, backward != NULL);
-    if (backward)
-        node->op->backward(&call);
-    else
-        node->op->forward(&call);
-    pl_node_narrow_outputs(&call, &copies, backward != NULL);
+    run_rows(&call, backward != NULL);
     if (tape->timed) {
         pl_device_sync(tape->dev, NULL); /* the next download returns its error */
         took = pl_now_ns() - start;

@@ -4,6 +4,7 @@
 #include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "runtime/engine/ops/ops.h"
+#include "runtime/engine/tape/tape_private.h"
 #include "tests/unit/engine/ops/op_step.h"
 
 #define ROWS 70000 /* more than f16 has numbers for */
@@ -177,6 +178,96 @@ static void test_more_rows_than_f16_can_count(void **state)
     }
 }
 
+#define IMAGES 3001 /* of which one call of a convolution does a part */
+#define SIDE 4
+#define PIXELS ((size_t)SIDE * SIDE)
+#define INS 2
+#define OUTS 4
+#define TAPS ((size_t)OUTS * INS * 9)
+
+/* The gradients of a convolution's inputs, all of whose sums are exact. */
+struct conv_grads {
+    float x[IMAGES * INS * PIXELS], w[TAPS], b[OUTS];
+    size_t bytes; /* of the f32 copies of a convolution's backward */
+    double loss;
+};
+
+static plume_tensor *
+thirds(struct step *step, size_t rank, const size_t *shape, float *data, float *grad, size_t prime)
+{
+    plume_tensor *t = f32_leaf(step, rank, shape, data);
+
+    for (size_t i = 0; i < t->count; i++)
+        data[i] = (float)(i * prime % 17 % 3) - 1;
+    t->wants_grad = t->is_param = grad != NULL;
+    t->grad = grad;
+    return t;
+}
+
+/* Two convolutions of the same images, so that the second adds to the gradients of the first. */
+static void convolve(struct step *step, struct conv_grads *ret)
+{
+    static float x_data[IMAGES * INS * PIXELS], w_data[TAPS], b_data[OUTS],
+        by_data[IMAGES * OUTS * PIXELS];
+    struct plume_context *pl = &step->pl;
+    plume_tensor *x = thirds(step, 4, (size_t[]){IMAGES, INS, SIDE, SIDE}, x_data, ret->x, 5);
+    plume_tensor *w = thirds(step, 4, (size_t[]){OUTS, INS, 3, 3}, w_data, ret->w, 7);
+    plume_tensor *b = thirds(step, 1, (size_t[]){OUTS}, b_data, ret->b, 3);
+    plume_tensor *by = thirds(step, 4, (size_t[]){IMAGES, OUTS, SIDE, SIDE}, by_data, NULL, 11);
+    plume_tensor *y = plume_mul(pl, plume_conv2d(pl, x, w, b, 1, 1, PLUME_RELU), by);
+    plume_tensor *z = plume_mul(pl, plume_conv2d(pl, x, w, NULL, 1, 1, PLUME_IDENTITY), by);
+    size_t all = IMAGES * OUTS * PIXELS;
+    plume_tensor *loss = plume_sum(pl, plume_reshape(pl, plume_add(pl, y, z), 1, &all), 0, 1);
+
+    pl_tape_end(&step->tape);
+    assert_int_equal(pl_tape_prepare(&step->tape, &loss, 1, 1, NULL), 0);
+    assert_int_equal(pl_tape_forward(&step->tape, NULL), 0);
+    assert_int_equal(
+        pl_tape_backward(&step->tape, &(struct pl_backward){.loss = loss, .seed = 1}, NULL), 0);
+    ret->loss = on_device_scalar(loss);
+    ret->bytes = 0;
+    for (size_t i = 0; i < step->tape.n; i++)
+        if (strcmp(step->tape.nodes[i].op->name, "conv2d") == 0)
+            ret->bytes = PL_MAX(ret->bytes, pl_node_f32_bytes(&step->tape.nodes[i], true));
+    pl_tape_finish(&step->tape);
+}
+
+/* Two roundings to bf16 of sums that are as large as the largest. */
+static void same_grads(const char *what, const float *got, const float *want, size_t n)
+{
+    float most = 0;
+
+    for (size_t i = 0; i < n; i++)
+        most = fmaxf(most, fabsf(want[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(got[i] - want[i]) <= most / 128))
+            fail_msg("the gradient of %s %zu is %g, not %g", what, i, (double)got[i],
+                     (double)want[i]);
+}
+
+static void test_a_convolution_has_f32_copies_of_some_images_at_a_time(void **state)
+{
+    static struct conv_grads want, got;
+    struct step step;
+
+    (void)state;
+    begin(&step);
+    pl_tape_finish(&step.tape);
+    pl_tape_init(&step.tape, pl_device_cpu(), PL_REAL_F32, true);
+    pl_tape_begin(&step.tape);
+    convolve(&step, &want);
+    assert_int_equal(want.bytes, 0);
+    for (size_t way = 0; way < 2; way++) { /* f16 and bf16 at O1 */
+        begin_half(&step, 3 * way);
+        convolve(&step, &got);
+        assert_true(got.loss == want.loss);
+        same_grads("x", got.x, want.x, PL_COUNT(want.x));
+        same_grads("w", got.w, want.w, PL_COUNT(want.w));
+        same_grads("b", got.b, want.b, PL_COUNT(want.b));
+        assert_true(got.bytes > 0 && got.bytes < ((size_t)1 << 20) + 4096); /* of 2.2 MiB */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +276,7 @@ int main(void)
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_adaptive_max_pools),
         cmocka_unit_test(test_more_rows_than_f16_can_count),
+        cmocka_unit_test(test_a_convolution_has_f32_copies_of_some_images_at_a_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
