@@ -31,6 +31,33 @@ step_mib() {
     done
 }
 
+# peak ARGS...: the most memory that a training step has had.
+peak() {
+    PLUME_PROFILE=1 pltrain --gpus 1 --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 "$@" 2>&1 >/dev/null |
+        sed -n 's/^peak_bytes \([0-9]*\).*/\1/p'
+}
+
+@test "the peak of a step in 16 bits on a GPU, beside that of f32" {
+    # The limits are what it takes, by which it must not grow; tests/engine/examples.bats has those of the CPU.
+    # With these batches, which are small, weights and their 16-bit copies count more.
+    while read -r o1 o3 model; do
+        # shellcheck disable=SC2086 # words
+        f32=$(peak $model)
+        for how in "O1 $o1" "O3 $o3"; do
+            read -r level most <<<"$how"
+            # shellcheck disable=SC2086
+            low=$(peak --precision bf16 --amp-level "$level" $model)
+            awk -v a="$f32" -v b="$low" -v most="$most" 'BEGIN { exit !(a > 1e6 && b > 0.4 * a && b < most * a) }' ||
+                { echo "$model, $level: $low bytes of $f32"; false; }
+        done
+    done <<'LIMITS'
+0.67 0.62 gpt --batch_size 16
+0.78 0.84 cnn --batch_size 64
+0.70 0.74 cnn --batch_size 64 --batchnorm 1
+0.86 0.95 resnet --width 8 --batch_size 32
+LIMITS
+}
+
 @test "in all precisions" {
     for how in "--precision 64" "--precision bf16" "--precision bf16 --amp-level O3" \
         "--precision 16" "--precision 16 --amp-level O2"; do

@@ -151,6 +151,33 @@ step_mib() {
     done
 }
 
+# peak ARGS...: the most memory that a training step has had.
+peak() {
+    PLUME_PROFILE=1 pltrain --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 "$@" 2>&1 >/dev/null |
+        sed -n 's/^peak_bytes \([0-9]*\).*/\1/p'
+}
+
+@test "the peak of a step in 16 bits on the CPU, beside that of f32" {
+    # At these batches activations are most of it. The limits are what it takes, by which it must not grow. Ops
+    # have f32 copies of their tensors while they run; what a batch norm reads and writes is kept in both types.
+    while read -r o1 o2 o3 model; do
+        # shellcheck disable=SC2086 # words
+        whole=$(peak $model)
+        for how in "O1 $o1" "O2 $o2" "O3 $o3"; do
+            read -r level most <<<"$how"
+            # shellcheck disable=SC2086
+            half=$(peak --precision bf16 --amp-level "$level" $model)
+            awk -v a="$whole" -v b="$half" -v most="$most" 'BEGIN { exit !(a > 1e7 && b > 0.4 * a && b < most * a) }' ||
+                { echo "$model, $level: $half bytes of $whole"; false; }
+        done
+    done <<'LIMITS'
+0.69 0.68 0.63 gpt --layers 6 --batch_size 64
+0.74 0.74 0.74 cnn --batch_size 1024
+1.09 1.18 1.20 cnn --batch_size 1024 --batchnorm 1
+1.13 1.03 0.93 resnet --width 16 --batch_size 256
+LIMITS
+}
+
 @test "a summary has the ops of each optimizer's own loss, and only what runs" {
     cat >two.c <<'C'
 #include <plume/module.h>
