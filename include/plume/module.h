@@ -338,8 +338,9 @@ struct plume_context {
 };
 
 /* Declares a parameter of the engine's real type, shape[0..rank-1]. Only in configure, and the same
- * on all ranks. Names are unique and are saved with the model; those that begin with "plume." are
- * the engine's. NULL after a failure. */
+ * on all ranks. Names are unique and are saved with the model. They have letters, digits and _.-,
+ * first a letter, a digit or _, as PyTorch's "0.weight" in a torch.nn.Sequential; those that begin
+ * with "plume." are the engine's. NULL after a failure. */
 static inline plume_tensor *plume_param(struct plume_context *pl,
                                         const char *name,
                                         enum plume_init init,

@@ -296,6 +296,49 @@ print(*sorted(set(head) - {"__metadata__"}))' "$1"
     [[ $stderr == *"group 0 of the checkpoint's optimizer is '*1', the module's is '*2': give the module the same groups"* ]]
 }
 
+# The fixture is the state dict of torch.nn.Sequential(Linear(64, 2), ReLU(), Linear(2, 10)).
+@test "parameters may have the names that torch.nn.Sequential gives them" {
+    sed -e 's/"w1"/"0.weight"/; s/"b1"/"0.bias"/; s/"w2"/"2.weight"/; s/"b2"/"2.bias"/' \
+        -e 's/^static const struct plume_module/static int configure_optimizers(struct plume_context *pl, struct plume_optimizer *ret)\n{\n    plume_add_group(pl, ret, "0.*")->lr = 0.01;\n    return 0;\n}\n&/' \
+        -e 's/^    \.configure = .*/&\n    .configure_optimizers = configure_optimizers,/' "$SRC/examples/mlp/mlp.c" >seq.c
+    cc -std=c11 -shared -fPIC -I "$SRC/include" -o seq.so seq.c
+    run -0 --separate-stderr pltrain --epochs 0 --weights "$SRC/tests/fixtures/weights/sequential.safetensors" \
+        --weights-strict --checkpoint-dir c --save-last ./seq.so --hidden 2
+    [ -z "$stderr" ]
+    [ "$(names c/last.ckpt | sed 's/ plume.*//')" = "0.bias 0.weight 2.bias 2.weight" ]
+    python3 - "$SRC/tests/fixtures/weights/sequential.safetensors" c/last.ckpt <<'PY'
+import json, struct, sys
+def tensors(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + n])
+    return {name: (t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]])
+            for name, t in head.items() if name[0] in "02"}
+theirs, ours = map(tensors, sys.argv[1:])
+assert len(theirs) == 4 and theirs == ours
+PY
+    # State of optimizers, the average and shards have the same names in a checkpoint.
+    local -a run=(--optimizer adam --ema 0.9 --processes 2 --limit-val-batches 1 --limit-test-batches 1)
+    whole=$(pltrain "${run[@]}" --max-steps 6 ./seq.so | grep hash | sort)
+    pltrain "${run[@]}" --max-steps 3 --strategy sharded --shard param --checkpoint-dir d --save-last ./seq.so
+    [ "$(pltrain "${run[@]}" --max-steps 6 --resume d/last.ckpt ./seq.so | grep hash | sort)" = "$whole" ]
+    # Maps write them.
+    pltrain --max-steps 3 --checkpoint-dir e --save-last mlp
+    run -0 --separate-stderr pltrain --epochs 0 --weights e/last.ckpt --weights-strict \
+        --weights-map '^(.)1$=0.\1' --weights-map '^(.)2$=2.\1' \
+        --weights-map '[.]w$=.weight' --weights-map '[.]b$=.bias' ./seq.so
+    [ -z "$stderr" ]
+    for bad in __metadata__:"is no tensor: choose another name" plume.a:"does not begin with 'plume.'" \
+        .w:"wanted are letters, digits and _.-, first a letter, a digit or _"; do
+        sed "s/\"0.weight\"/\"${bad%%:*}\"/" seq.c >bad.c
+        cc -std=c11 -shared -fPIC -I "$SRC/include" -o bad.so bad.c
+        run -1 --separate-stderr pltrain ./bad.so
+        [[ $stderr == *"${bad#*:}"* ]] || { echo "$stderr"; false; }
+        [ "${bad%%:*}" != __metadata__ ] || [[ $stderr != *plume.* ]]
+    done
+}
+
 @test "a profile in a file has each op and phase, one inside another" {
     for how in "--processes 2" "--strategy dp --devices 2"; do
         begin=${EPOCHREALTIME/./}

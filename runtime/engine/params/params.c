@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/params/params.h"
-#include "common/base/parse.h"
 #include "kernels/pool/pool.h"
 #include "runtime/engine/params/consistency.h"
 #include "runtime/engine/params/draw.h"
@@ -52,18 +51,34 @@ void pl_params_finish(struct pl_params *params)
     *params = (struct pl_params){0};
 }
 
+/* As those of PyTorch, in which a number is the place in a torch.nn.Sequential. A name is a JSON
+ * string in files, and shares no list with the names of metrics. */
+static bool is_valid(const char *name)
+{
+    static const char set[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+
+    return *name && *name != '.' && *name != '-' && strspn(name, set) == strlen(name);
+}
+
 /* Returns 0 if the name is valid and new. */
 static int check_name(const struct pl_params *params, const char *name, struct pl_error *err)
 {
     bool taken = false;
 
-    if (!pl_name_valid(name, strlen(name)))
-        return pl_error_set(err, -EINVAL, "'%s' is not a valid parameter name", name);
+    if (!is_valid(name))
+        return pl_error_set(err, -EINVAL,
+                            "'%s' is not a parameter name: wanted are letters, digits and _.-, "
+                            "first a letter, a digit or _",
+                            name);
     if (strlen(name) > PL_PARAM_NAME_MAX)
         return pl_error_set(err, -ENAMETOOLONG,
                             "parameter names have at most %d bytes, not %zu: '%.40s...'",
                             PL_PARAM_NAME_MAX, strlen(name), name);
-    if (strncmp(name, "plume.", 6) == 0 || strcmp(name, "__metadata__") == 0)
+    if (strcmp(name, "__metadata__") == 0)
+        return pl_error_set(err, -EINVAL,
+                            "a parameter cannot be named '__metadata__', which in the files of "
+                            "checkpoints is no tensor: choose another name");
+    if (strncmp(name, "plume.", 6) == 0)
         return pl_error_set(err, -EINVAL,
                             "the parameter name '%s' has a meaning in checkpoints: choose one that "
                             "does not begin with 'plume.'",
