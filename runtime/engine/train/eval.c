@@ -211,7 +211,8 @@ void pl_eval_report(struct pl_trainer *t, enum plume_stage stage, const double *
         pl_logger_metrics(&t->logger, (int64_t)t->state.step, list, values, logs->n, last);
 }
 
-bool pl_eval_logs(const struct pl_trainer *t, const char *name)
+/* True if a run sets a value of this name: train_loss, or what validation logs. */
+static bool is_logged(const struct pl_trainer *t, const char *name)
 {
     const char *prefix = pl_stage_prefix(PLUME_VALIDATE);
     const struct pl_logs *logs = pl_stage_logs(&t->stage[PLUME_VALIDATE]);
@@ -223,4 +224,49 @@ bool pl_eval_logs(const struct pl_trainer *t, const char *name)
         if (strncmp(name, prefix, len) == 0 && strcmp(name + len, logs->name[i]) == 0)
             return true;
     return false;
+}
+
+/* name: a value that `who` watches; NULL: none. */
+static int
+check_monitor(const struct pl_trainer *t, const char *who, const char *name, struct pl_error *err)
+{
+    if (name && strcmp(name, "train_loss") != 0 && t->stage[PLUME_VALIDATE].present &&
+        pl_eval_is_off(t, PLUME_VALIDATE))
+        return pl_error_set(err, -EINVAL,
+                            "'%s' is watched, but option '--limit-val-batches 0' leaves no "
+                            "validation",
+                            name);
+    if (name && !is_logged(t, name))
+        return pl_error_set(err, -ENOENT,
+                            "%s '%s', which nothing logs: validation values are called val_NAME",
+                            who, name);
+    return 0;
+}
+
+/* True unless --max-steps ends the run before the last batch of its first epoch. */
+static bool completes_epoch(const struct pl_trainer *t)
+{
+    uint64_t n = pl_eval_batches(t, PLUME_TRAIN), left = n - PL_MIN(t->state.batch, n);
+    /* A manual_step may make fewer steps than one a batch. */
+    uint64_t each = t->module->manual_step ? 1 : pl_accumulate_at(t->options, t->state.epoch);
+
+    return t->options->fast_dev_run ||
+           t->state.step + (left + each - 1) / each <= t->options->max_steps;
+}
+
+int pl_eval_check_monitors(const struct pl_trainer *t, struct pl_error *err)
+{
+    const char *keep = t->checkpointer.on ? t->options->monitor : NULL;
+    int r = check_monitor(t, "early stopping watches", t->options->stop.monitor, err);
+
+    if (r == 0)
+        r = check_monitor(t, "checkpoints are chosen by", keep, err);
+    for (size_t i = 0; i < t->optimizers.n && r == 0; i++)
+        /* A run of a few steps, which measures them or tries the module, may end before the first
+         * epoch does: the value need not be logged. */
+        if (t->optimizers.list[i].schedule.options.kind == PLUME_PLATEAU &&
+            (completes_epoch(t) || t->optimizers.list[i].schedule.options.per_step))
+            r = check_monitor(t, "the learning-rate schedule watches",
+                              t->optimizers.list[i].monitor, err);
+    return r;
 }

@@ -34,7 +34,8 @@ void pl_eval_store(struct pl_trainer *t, enum plume_stage stage, const double *v
  * this run. */
 void pl_eval_report(struct pl_trainer *t, enum plume_stage stage, const double *values, bool last);
 
-/* True if a run sets a value of this name: train_loss, or what validation logs. */
-bool pl_eval_logs(const struct pl_trainer *t, const char *name);
+/* Early stopping, checkpoints and schedules watch values that the run will have: -ENOENT, -EINVAL
+ * name one that it will not. */
+int pl_eval_check_monitors(const struct pl_trainer *t, struct pl_error *err);
 
 #endif

@@ -443,52 +443,6 @@ static int check_sanity(struct pl_trainer *t, struct pl_error *err)
     return r == 0 && t->interrupted ? interrupt(t, err) : r;
 }
 
-/* name: a value that `who` watches; NULL: none. */
-static int
-check_monitor(const struct pl_trainer *t, const char *who, const char *name, struct pl_error *err)
-{
-    if (name && strcmp(name, "train_loss") != 0 && t->stage[PLUME_VALIDATE].present &&
-        pl_eval_is_off(t, PLUME_VALIDATE))
-        return pl_error_set(err, -EINVAL,
-                            "'%s' is watched, but option '--limit-val-batches 0' leaves no "
-                            "validation",
-                            name);
-    if (name && !pl_eval_logs(t, name))
-        return pl_error_set(err, -ENOENT,
-                            "%s '%s', which nothing logs: validation values are called val_NAME",
-                            who, name);
-    return 0;
-}
-
-/* True unless --max-steps ends the run before the last batch of its first epoch. */
-static bool completes_epoch(const struct pl_trainer *t)
-{
-    uint64_t n = pl_eval_batches(t, PLUME_TRAIN), left = n - PL_MIN(t->state.batch, n);
-    /* A manual_step may make fewer steps than one a batch. */
-    uint64_t each = t->module->manual_step ? 1 : pl_accumulate_at(t->options, t->state.epoch);
-
-    return t->options->fast_dev_run ||
-           t->state.step + (left + each - 1) / each <= t->options->max_steps;
-}
-
-/* Early stopping, checkpoints and schedules watch values that the run will have. */
-static int check_monitors(const struct pl_trainer *t, struct pl_error *err)
-{
-    const char *keep = t->checkpointer.on ? t->options->monitor : NULL;
-    int r = check_monitor(t, "early stopping watches", t->options->stop.monitor, err);
-
-    if (r == 0)
-        r = check_monitor(t, "checkpoints are chosen by", keep, err);
-    for (size_t i = 0; i < t->optimizers.n && r == 0; i++)
-        /* A run of a few steps, which measures them or tries the module, may end before the first
-         * epoch does: the value need not be logged. */
-        if (t->optimizers.list[i].schedule.options.kind == PLUME_PLATEAU &&
-            (completes_epoch(t) || t->optimizers.list[i].schedule.options.per_step))
-            r = check_monitor(t, "the learning-rate schedule watches",
-                              t->optimizers.list[i].monitor, err);
-    return r;
-}
-
 static int test(struct pl_trainer *t, struct pl_error *err)
 {
     double none[2] = {0}, values[PL_LOG_VALUES_MAX];
@@ -537,7 +491,7 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
     if (r == 0)
         r = pl_eval_check_limits(t, err);
     if (r == 0 && epochs > 0)
-        r = check_monitors(t, err);
+        r = pl_eval_check_monitors(t, err);
     if (r == 0 && epochs > 0)
         r = check_sanity(t, err);
     /* A run that was interrupted in its last step has its last validation before it. */
