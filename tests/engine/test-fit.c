@@ -138,32 +138,6 @@ static void test_overfit_takes_the_same_batches(void **state)
     assert_string_equal(run->hash, other->hash);
 }
 
-static void test_early_stopping(void **state)
-{
-    struct fit_run *run = fit_new_run();
-
-    run->options.stop =
-        (struct pl_early_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 3};
-    snprintf(run->hparams[0], 32, "epochs=50");
-    fit_go(run, 2, 0);
-    fit_assert_good(run);
-    assert_int_equal(run->epoch, 4); /* the first is the best */
-
-    run = fit_new_run();
-    run->options.stop =
-        (struct pl_early_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 3};
-    run->options.min_epochs = 6;
-    snprintf(run->hparams[0], 32, "epochs=50");
-    fit_go(run, 1, 0);
-    fit_assert_good(run);
-    assert_int_equal(run->epoch, 6);
-
-    run = fit_new_run();
-    run->options.stop = (struct pl_early_stop_rule){.monitor = "val_los"};
-    fit_go(run, 1, 0);
-    assert_non_null(strstr(run->error, "watches 'val_los', which nothing logs"));
-}
-
 static void test_accumulation_is_a_bigger_batch(void **state)
 {
     struct fit_run *small = fit_new_run(), *big = fit_new_run();
@@ -216,7 +190,6 @@ static void check_logged(enum pl_strategy_kind kind, unsigned devices, unsigned 
     run->options.devices = devices;
     run->module.training_step = log_loss;
     run->module.validation_step = NULL;
-    run->module.test_step = NULL;
     run->options.log_dir = dir;
     run->options.log_every = 1;
     run->options.max_steps = 5;
@@ -252,7 +225,6 @@ static double logged_of_short_batch(unsigned devices)
     run->options.devices = devices;
     run->module.training_step = log_loss;
     run->module.validation_step = NULL;
-    run->module.test_step = NULL;
     run->options.log_dir = dir;
     run->options.log_every = 20;
     run->options.accumulate = 4; /* 79 batches: 19 groups of 4, then one of 3 */
@@ -567,7 +539,6 @@ int main(void)
         cmocka_unit_test(test_the_hook_that_runs_is_told),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_overfit_takes_the_same_batches),
-        cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_accumulation_is_a_bigger_batch),
         cmocka_unit_test(test_steps_log),
         cmocka_unit_test(test_steps_log_all_parts),

@@ -84,12 +84,13 @@ static bool prints(const struct pl_trainer *t)
     return t->comm->rank == 0 && t->options->out;
 }
 
-/* After the newest validation. */
-static void check_early_stop(struct pl_trainer *t)
+/* After a validation, or after an epoch (epoch_ended), which alone sets train_loss. */
+static void check_early_stop(struct pl_trainer *t, bool epoch_ended)
 {
     const struct pl_early_stop_rule *rule = &t->options->stop;
 
-    if (!rule->monitor || !pl_metrics_has(&t->metrics, rule->monitor))
+    if (!rule->monitor || (strcmp(rule->monitor, "train_loss") == 0) != epoch_ended ||
+        !pl_metrics_has(&t->metrics, rule->monitor))
         return;
     /* Before the minimum of epochs and steps it has no effect, as in Lightning. */
     if (pl_early_stop_look(&t->state.stop, rule, pl_metrics_get(&t->metrics, rule->monitor)) &&
@@ -124,7 +125,7 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
     pl_eval_store(t, PLUME_VALIDATE, values);
     r = pl_hooks_call(&t->hooks, t->module->on_validation_end, "on_validation_end", err);
     if (r == 0)
-        check_early_stop(t);
+        check_early_stop(t, false);
     return r;
 }
 
@@ -375,6 +376,8 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
     /* Over all ranks. */
     if (loss[1] > 0)
         pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]);
+    if (loss[1] > 0 && !t->epoch_incomplete)
+        check_early_stop(t, true);
     pl_progress_clear(&t->logger.progress);
     if (prints(t))
         print_position(t);
