@@ -51,10 +51,27 @@ static void test_early_stopping(void **state)
     assert_non_null(strstr(run->error, "watches 'val_los', which nothing logs"));
 }
 
+/* What ends the training inside an epoch, after a validation, needs no second one. */
+static void test_a_validation_that_stops_is_the_last(void **state)
+{
+    struct fit_run *run = fit_new_run();
+
+    run->options.stop =
+        (struct pl_early_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 1};
+    run->options.val_check = fit_batches(2);
+    run->options.limit[PLUME_VALIDATE] = fit_batches(1);
+    fit_hear(run);
+    fit_go(run, 1, 0);
+    fit_assert_good(run);
+    assert_int_equal(run->step, 4);
+    assert_int_equal(fit_count(run, "validation_start"), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_early_stopping),
+        cmocka_unit_test(test_a_validation_that_stops_is_the_last),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

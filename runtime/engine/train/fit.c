@@ -276,7 +276,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
     bool this_epoch = validates(t), due = false;
-    uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0;
+    uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0, validated = UINT64_MAX;
     int r = agree_on_batches(t, mine, &n, err);
 
     if (r == 0)
@@ -305,12 +305,14 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         due = due || (this_epoch && every && t->state.batch % every == 0);
         if (r == 0 && due && !in_group(t) && !last && !out_of_steps(t) && !t->interrupted) {
             due = false;
+            validated = t->state.batch;
             r = validate_between(t, err);
         }
     }
     t->epoch_incomplete = t->state.batch < n && !t->options->fast_dev_run;
     *ret_validate =
-        due || (this_epoch && every && (t->state.batch % every == 0 || t->state.batch < n));
+        t->state.batch != validated && /* by what has ended the training */
+        (due || (this_epoch && every && (t->state.batch % every == 0 || t->state.batch < n)));
     return r;
 }
 
