@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What ends a training. */
+/* What ends a training, and data that it cannot begin with. */
 #include "tests/engine/fit_run.h"
 
 #include <setjmp.h>
@@ -67,11 +67,56 @@ static void test_a_validation_that_stops_is_the_last(void **state)
     assert_int_equal(fit_count(run, "validation_start"), 2);
 }
 
+static int (*all_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
+
+static int whole_batches(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    ret->drop_last = 1;
+    return all_data(pl, stage, ret);
+}
+
+/* With drop_last there may be no batch: such a run would seem to train. */
+static void test_data_below_a_batch_is_refused(void **state)
+{
+    static const struct {
+        unsigned ranks;
+        int batch;
+        double limit; /* of the validation */
+        enum pl_run_kind kind;
+        const char *text; /* NULL: the run is good */
+    } cases[] = {
+        {1, FIT_TRAIN_SAMPLES, 0, PL_RUN_TRAIN, NULL},
+        {1, FIT_TRAIN_SAMPLES + 1, 0, PL_RUN_TRAIN,
+         "the training data has 1253 samples, and the module drops a batch of fewer than 1254"},
+        {2, 627, 0, PL_RUN_TRAIN, NULL},
+        {2, 628, 0, PL_RUN_TRAIN, "has 627 samples for a rank, and the module drops a batch"},
+        {2, 93, 1, PL_RUN_TRAIN, NULL}, /* one rank has 93 of 185 samples, the other none */
+        {2, 94, 1, PL_RUN_TRAIN, "the validation data has 93 samples for a rank"},
+        {2, 94, 0, PL_RUN_TRAIN, NULL},
+        {1, 186, 1, PL_RUN_VALIDATE, "the validation data has 185 samples, and"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *run = fit_new_run();
+
+        all_data = run->module.data;
+        run->module.data = whole_batches;
+        run->options.run = cases[i].kind;
+        run->options.limit[PLUME_VALIDATE] = fit_batches(cases[i].limit);
+        run->options.limit[PLUME_TEST] = fit_batches(0);
+        snprintf(run->hparams[0], 32, "batch_size=%d", cases[i].batch);
+        fit_go(run, cases[i].ranks, 0);
+        if (cases[i].text ? !strstr(run->error, cases[i].text) : run->error[0] != 0)
+            fail_msg("case %zu: '%s'", i, run->error);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_a_validation_that_stops_is_the_last),
+        cmocka_unit_test(test_data_below_a_batch_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,21 +110,55 @@ bool pl_eval_is_off(const struct pl_trainer *t, enum plume_stage stage)
            (!t->options->fast_dev_run && limit_of(t->options, stage)->value <= 0);
 }
 
+static const char *const names[] = {"training", "validation", "test"};
+
+/* A stage that drops all of its data would seem to run. Ranks may differ by one sample: the rank
+ * with most counts, so that all find the same. */
+static int check_size(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
+{
+    const struct pl_loader *l = &t->stage[stage].loader;
+    size_t ranks = l->sampler.options.world_size, most = l->sampler.count;
+
+    if (pl_eval_is_off(t, stage) || !l->data.drop_last)
+        return 0;
+    if (stage != PLUME_TRAIN)
+        most = (l->sampler.total + ranks - 1) / ranks;
+    if (most == 0 || most >= l->options.batch_size)
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "the %s data has %zu sample%s%s, and the module drops a batch of fewer "
+                        "than %zu: choose a smaller batch_size%s",
+                        names[stage], most, most == 1 ? "" : "s", ranks > 1 ? " for a rank" : "",
+                        l->options.batch_size, ranks > 1 ? ", or fewer ranks" : "");
+}
+
+static int check_share(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
+{
+    const struct pl_limit *limit = limit_of(t->options, stage);
+    uint64_t n = t->stage[stage].present ? pl_loader_batches(&t->stage[stage].loader) : 0;
+
+    if (t->options->fast_dev_run || n == 0 || limit->value <= 0 || pl_limit_of(limit, n) > 0)
+        return 0;
+    return pl_error_set(err, -EINVAL,
+                        "a share of %g of the %llu batch%s of the %s is less than one: "
+                        "give a larger share, or a number of batches",
+                        limit->value, (unsigned long long)n, n == 1 ? "" : "es", names[stage]);
+}
+
+static int check_stage(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
+{
+    int r = check_size(t, stage, err);
+
+    return r < 0 ? r : check_share(t, stage, err);
+}
+
 int pl_eval_check_limits(const struct pl_trainer *t, struct pl_error *err)
 {
-    static const char *const names[] = {"training", "validation", "test"};
+    int r = 0;
 
-    for (size_t i = 0; i < PL_COUNT(names) && !t->options->fast_dev_run; i++) {
-        const struct pl_limit *limit = limit_of(t->options, (enum plume_stage)i);
-        uint64_t n = t->stage[i].present ? pl_loader_batches(&t->stage[i].loader) : 0;
-
-        if (n > 0 && limit->value > 0 && pl_limit_of(limit, n) == 0)
-            return pl_error_set(err, -EINVAL,
-                                "a share of %g of the %llu batch%s of the %s is less than one: "
-                                "give a larger share, or a number of batches",
-                                limit->value, (unsigned long long)n, n == 1 ? "" : "es", names[i]);
-    }
-    return 0;
+    for (int i = PLUME_TRAIN; i <= PLUME_TEST && r == 0; i++)
+        r = check_stage(t, (enum plume_stage)i, err);
+    return r;
 }
 
 int pl_eval_need_batches(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
@@ -132,7 +166,7 @@ int pl_eval_need_batches(const struct pl_trainer *t, enum plume_stage stage, str
     if (pl_eval_is_off(t, stage))
         return pl_error_set(err, -EINVAL, "option '--limit-%s-batches 0' leaves no batches",
                             stage == PLUME_TEST ? "test" : "val");
-    return pl_eval_check_limits(t, err);
+    return check_stage(t, stage, err);
 }
 
 int pl_eval_run(struct pl_trainer *t,

@@ -11,10 +11,10 @@ uint64_t pl_eval_batches(const struct pl_trainer *t, enum plume_stage stage);
 /* True if the stage does not run: the module has none, or its limit is 0. The same on all ranks. */
 bool pl_eval_is_off(const struct pl_trainer *t, enum plume_stage stage);
 
-/* -EINVAL: a limit that is a share leaves no batch of a stage. */
+/* -EINVAL: a limit that is a share, or the size of batches, leaves no batch of a stage. */
 int pl_eval_check_limits(const struct pl_trainer *t, struct pl_error *err);
 
-/* -EINVAL: the limits leave no batch of a stage that is present. */
+/* -EINVAL: the limits, or the size of batches, leave no batch of a stage that is present. */
 int pl_eval_need_batches(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err);
 
 /* Runs at most `most` of a stage's batches of this rank and adds up the logged values over all
