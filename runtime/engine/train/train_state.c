@@ -4,6 +4,8 @@
 #include "runtime/engine/params/stages.h"
 #include "runtime/engine/train/train_state_private.h"
 
+#include <string.h>
+
 /* ---- position and callbacks ---- */
 
 static int save_hparams(const struct pl_visit *v, const struct pl_hparams *hparams)
@@ -65,6 +67,37 @@ static int visit_position(const struct pl_visit *v, struct pl_train_state *s)
     return r;
 }
 
+/* The value that early stopping watches, with its direction: `best` is one of it. */
+static int save_rule(struct pl_visit_object *stop, const struct pl_early_stop_rule *rule)
+{
+    int r = stop->r;
+
+    if (!rule || !rule->monitor)
+        return r;
+    if (r == 0)
+        r = pl_visit_key(&stop->buf, "monitor");
+    if (r == 0)
+        r = pl_mini_quote(&stop->buf, rule->monitor);
+    if (r == 0)
+        r = pl_visit_key(&stop->buf, "mode");
+    return r < 0 ? r : pl_mini_quote(&stop->buf, rule->maximize ? "max" : "min");
+}
+
+/* Checkpoints of earlier versions do not name the value. */
+static bool is_of_rule(const char *saved, const struct pl_early_stop_rule *rule)
+{
+    _cleanup_free_ char *monitor = NULL, *mode = NULL;
+
+    if (!rule)
+        return true;
+    if (!rule->monitor)
+        return false;
+    if (!saved || pl_mini_get_string(saved, "monitor", &monitor) < 0 ||
+        pl_mini_get_string(saved, "mode", &mode) < 0)
+        return true;
+    return strcmp(monitor, rule->monitor) == 0 && strcmp(mode, rule->maximize ? "max" : "min") == 0;
+}
+
 static int save_callbacks(const struct pl_visit *v, struct pl_train_state *s)
 {
     _cleanup_(pl_buf_finish) struct pl_buf b = {0};
@@ -76,7 +109,8 @@ static int save_callbacks(const struct pl_visit *v, struct pl_train_state *s)
     pl_visit_u64(&stop, "waited", &s->stop.waited, UINT64_MAX);
     pl_visit_double(&stop, "best", &s->stop.best);
     pl_visit_u64(&stop, "ended", &ended, 1);
-    r = stop.r < 0 ? stop.r : pl_buf_addf(&b, "{\"early_stopping\":{%s}", pl_buf_str(&stop.buf));
+    r = save_rule(&stop, s->stop_rule);
+    r = r < 0 ? r : pl_buf_addf(&b, "{\"early_stopping\":{%s}", pl_buf_str(&stop.buf));
     pl_visit_close(&stop);
     if (r == 0 && s->retention)
         r = pl_buf_adds(&b, ",\"model_checkpoint\":");
@@ -110,7 +144,9 @@ static void load_callbacks(const struct pl_visit *v, struct pl_train_state *s)
         pl_visit_u64(&stop, "ended", &ended, 1);
     next.any = any != 0;
     next.ended = ended != 0;
-    if (stop.r == 0)
+    if (!is_of_rule(stop.text, s->stop_rule))
+        s->stop = (struct pl_early_stop){0};
+    else if (stop.r == 0)
         s->stop = next;
     pl_visit_close(&stop);
     if (kept && s->retention)

@@ -37,6 +37,9 @@ struct pl_train_state {
     struct pl_comm *savers; /* of the ranks that have the state between them; NULL: rank 0 has it */
     uint64_t samples_per_step; /* batch size times world size; 0: load batches as saved */
 
+    /* Of `stop`: one that was saved by another rule is not loaded. NULL: any rule. */
+    const struct pl_early_stop_rule *stop_rule;
+
     struct pl_early_stop stop;
     uint64_t step, epoch; /* completed optimizer steps and epochs */
     uint64_t batch;       /* completed batches of the running epoch on this rank */
@@ -63,7 +66,8 @@ int pl_train_state_put(const struct pl_train_state *state,
                        struct pl_error *err);
 
 /* Sets the state from a checkpoint. -EINVAL names the first thing that does not fit; nothing is
- * changed then. Early stopping and retention start anew if their part is not readable. */
+ * changed then. Early stopping and retention start anew if their part is not readable, or is of
+ * another value. */
 int pl_train_state_load(struct pl_train_state *state,
                         const struct pl_checkpoint *checkpoint,
                         struct pl_error *err);

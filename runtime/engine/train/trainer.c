@@ -401,6 +401,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
         .metrics = &trainer->metrics,
         .hparams = hparams,
         .seed = options->seed,
+        .stop_rule = &options->stop,
         .samples_per_step =
             (uint64_t)pl_hparams_value(hparams, "batch_size") * trainer->ctx.n_shares,
     };

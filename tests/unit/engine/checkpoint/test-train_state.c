@@ -195,6 +195,41 @@ static void test_resume_is_exact(void **state)
     tear(&b);
 }
 
+/* `best` is of one value in one direction: another rule has none yet. */
+static void test_early_stopping_starts_anew_for_another_value(void **state)
+{
+    static const struct {
+        struct pl_early_stop_rule saved, now;
+        bool goes_on;
+    } cases[] = {
+        {{.monitor = "val_acc", .maximize = true}, {.monitor = "val_acc", .maximize = true}, true},
+        {{.monitor = "val_acc", .maximize = true}, {.monitor = "val_f1", .maximize = true}, false},
+        {{.monitor = "val_acc", .maximize = true}, {.monitor = "val_acc"}, false},
+        {{.monitor = "val_loss"}, {.monitor = NULL}, false},
+        {{.monitor = NULL}, {.monitor = "val_loss"}, true}, /* as an earlier version */
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_checkpoint c;
+        struct model a, b;
+
+        build(&a, PL_REAL_F64, false);
+        build(&b, PL_REAL_F64, false);
+        a.state.stop_rule = &cases[i].saved;
+        a.state.stop = (struct pl_early_stop){.any = true, .best = 0.5, .waited = 3, .ended = true};
+        save(&a, false, &c);
+        b.state.stop_rule = &cases[i].now;
+        b.state.stop.waited = 7;
+        assert_int_equal(pl_train_state_load(&b.state, &c, NULL), 0);
+        assert_int_equal(b.state.stop.waited, cases[i].goes_on ? 3 : 0);
+        assert_int_equal(b.state.stop.any, cases[i].goes_on);
+        assert_int_equal(b.state.stop.ended, cases[i].goes_on);
+        pl_checkpoint_finish(&c);
+        tear(&a);
+        tear(&b);
+    }
+}
+
 /* test_resume_is_exact's state as release 0.1 wrote it: the same, but for sin() in the last place.
  */
 static void test_release_0_1_is_read(void **state)
@@ -312,8 +347,11 @@ static void test_what_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scale_of_0_is_saved),          cmocka_unit_test(test_resume_is_exact),
-        cmocka_unit_test(test_release_0_1_is_read),          cmocka_unit_test(test_weights_only),
+        cmocka_unit_test(test_scale_of_0_is_saved),
+        cmocka_unit_test(test_resume_is_exact),
+        cmocka_unit_test(test_early_stopping_starts_anew_for_another_value),
+        cmocka_unit_test(test_release_0_1_is_read),
+        cmocka_unit_test(test_weights_only),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
     };
 
