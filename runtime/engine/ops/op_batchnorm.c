@@ -191,6 +191,12 @@ int pl_build_batchnorm(struct pl_tape *tape,
         if (req->in[i]->count != x->shape[1] || (i > 2 && req->in[i]->wants_grad))
             return pl_op_refuse(
                 req, "weight, bias and the two buffers must have one number per channel", err);
+    /* The result would be 0, and the running variance shrink towards 0. As PyTorch's. */
+    if (tape->want_grad && !tape->joint_norms && x->count == x->shape[1])
+        return pl_op_refuse(req,
+                            "in training a channel needs more than one value: choose another "
+                            "batch_size, or drop_last if it is the epoch's last batch",
+                            err);
     what.attr.i[0] = req->args.i[0];
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-5;
     what.attr.f[1] = req->args.f[1] > 0 ? req->args.f[1] : 0.1;

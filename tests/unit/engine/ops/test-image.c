@@ -151,11 +151,50 @@ static void test_ops_refuse_what_does_not_fit(void **state)
     pl_tape_finish(&tape);
 }
 
+/* One value has no variance: PyTorch refuses it in training, too. */
+static void test_batchnorm_needs_two_values_of_a_channel(void **state)
+{
+    static const struct {
+        size_t rank, shape[4];
+        bool training, joint, fits;
+    } cases[] = {
+        {2, {1, 3}, true, false, false},       {2, {2, 3}, true, false, true},
+        {4, {1, 3, 1, 1}, true, false, false}, {4, {1, 3, 1, 2}, true, false, true},
+        {2, {1, 3}, true, true, true}, /* other ranks have more values */
+        {2, {1, 3}, false, false, true},
+    };
+    plume_tensor *in[5] = {&x.t};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct plume_op_args none = {{0}, {0}};
+        struct pl_error err = {0};
+        struct leaf of_channels[4];
+        plume_tensor *ret = NULL;
+
+        make(&x, cases[i].rank, cases[i].shape, 1);
+        for (size_t k = 0; k < 4; k++) {
+            make(&of_channels[k], 1, (size_t[]){3}, 2 + k);
+            of_channels[k].t.wants_grad = k < 2;
+            in[1 + k] = &of_channels[k].t;
+        }
+        pl_tape_init(&tape, pl_device_cpu(), PL_REAL_F64, cases[i].training);
+        tape.joint_norms = cases[i].joint;
+        pl_tape_begin(&tape);
+        assert_int_equal(pl_op_call(&tape, PLUME_OP_BATCHNORM, in, 5, &none, &ret, &err),
+                         cases[i].fits ? 0 : -EINVAL);
+        if (!cases[i].fits)
+            assert_non_null(strstr(pl_error_text(&err), "a channel needs more than one value"));
+        pl_tape_end(&tape);
+        pl_tape_finish(&tape);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_with_strides_and_padding),
         cmocka_unit_test(test_ops_refuse_what_does_not_fit),
+        cmocka_unit_test(test_batchnorm_needs_two_values_of_a_channel),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
