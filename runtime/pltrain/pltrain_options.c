@@ -349,7 +349,7 @@ int pl_pltrain_init(struct pl_pltrain *p, int argc, struct pl_error *err)
     };
     p->train.out = stdout;
     p->train.sanity_steps = 2;
-    p->train.stop.patience = 3;
+    p->train.stop.patience = PL_PLTRAIN_PATIENCE;
     p->train.weights_maps = p->weights_maps;
     return p->hparams && p->owned && p->weights_maps ? 0
                                                      : pl_error_set(err, -ENOMEM, "out of memory");

@@ -9,6 +9,7 @@
 #include "runtime/engine/util/hparam.h"
 
 #define PL_PLTRAIN_DEVICES_MAX 64 /* of a node */
+#define PL_PLTRAIN_PATIENCE 3     /* without --patience */
 
 /* Use of NCCL for collectives between GPUs. */
 enum pl_pltrain_nccl { PL_NCCL_IF_POSSIBLE, PL_NCCL_NEVER, PL_NCCL_ALWAYS };

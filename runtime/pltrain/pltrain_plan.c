@@ -113,6 +113,29 @@ static int check_recompute(const struct pl_pltrain *p, struct pl_error *err)
                         "leave one out");
 }
 
+/* Refuses options that have no effect without another one: whoever gives --patience alone believes
+ * that the run stops early. Their defaults say nothing. */
+static int check_needs(const struct pl_train_options *t, struct pl_error *err)
+{
+    const struct {
+        bool given, has;
+        const char *name, *needs;
+    } list[] = {
+        {t->stop.patience != PL_PLTRAIN_PATIENCE, t->stop.monitor, "--patience",
+         "--early-stop NAME"},
+        {t->stop.min_delta != 0, t->stop.monitor, "--min-delta", "--early-stop NAME"},
+        {t->stop.maximize, t->stop.monitor, "--early-stop-mode max", "--early-stop NAME"},
+        {t->monitor_max, t->monitor, "--monitor-mode max", "--monitor NAME"},
+        {t->save_top_k != 1, t->checkpoint_dir, "--save-top-k", "--checkpoint-dir DIR"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(list); i++)
+        if (list[i].given && !list[i].has)
+            return pl_error_set(err, -EINVAL, "option '%s' needs '%s'", list[i].name,
+                                list[i].needs);
+    return 0;
+}
+
 /* Options of several names must name the same devices. */
 static int check_devices(const struct pl_pltrain *p, struct pl_error *err)
 {
@@ -140,6 +163,8 @@ int pl_pltrain_check(const struct pl_pltrain *p, struct pl_error *err)
         r = check_tensor_parallel(p, err);
     if (r == 0)
         r = check_recompute(p, err);
+    if (r == 0)
+        r = check_needs(t, err);
     if (r < 0)
         return r;
 

@@ -270,6 +270,12 @@ bits() {
     says 1 "cannot resume from 'd/none.ckpt'" --resume d/none.ckpt mlp
     says 2 "option '--save-last' needs '--checkpoint-dir DIR'" --save-last mlp
     says 2 "option '--resume last' needs '--checkpoint-dir DIR'" --resume last mlp
+    says 2 "option '--save-top-k' needs '--checkpoint-dir DIR'" --save-top-k 3 mlp
+    says 2 "option '--monitor-mode max' needs '--monitor NAME'" --checkpoint-dir c --monitor-mode max mlp
+    for option in "--patience 5" "--min-delta 0.1" "--early-stop-mode max"; do
+        # shellcheck disable=SC2086 # two words
+        says 2 "option '${option% [0-9]*}' needs '--early-stop NAME'" $option mlp
+    done
     says 1 "chosen by 'val_f1', which nothing logs" --checkpoint-dir c --monitor val_f1 mlp
 }
 
