@@ -64,6 +64,9 @@ static int visit_position(const struct pl_visit *v, struct pl_train_state *s)
                             (unsigned long long)seed, (unsigned long long)seed);
     if (s->samples_per_step)
         s->batch = samples / s->samples_per_step;
+    /* Another world's last batch may be longer: an epoch that was complete stays so. */
+    if (s->samples_per_step && s->samples && samples >= s->samples)
+        s->batch = (s->samples + s->samples_per_step - 1) / s->samples_per_step;
     return r;
 }
 

@@ -36,6 +36,7 @@ struct pl_train_state {
     uint64_t seed;                    /* saved; loading another one is an error */
     struct pl_comm *savers; /* of the ranks that have the state between them; NULL: rank 0 has it */
     uint64_t samples_per_step; /* batch size times world size; 0: load batches as saved */
+    uint64_t samples;          /* of an epoch; 0: not known */
 
     /* Of `stop`: one that was saved by another rule is not loaded. NULL: any rule. */
     const struct pl_early_stop_rule *stop_rule;

@@ -314,6 +314,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
                            t->comm->rank == 0 ? t->options->out : NULL, t->hparams, err);
     if (r == 0)
         r = pl_checkpointer_init(&t->checkpointer, t->options, &t->hooks, &t->state, err);
+    if (t->stage[PLUME_TRAIN].present)
+        t->state.samples = t->stage[PLUME_TRAIN].loader.sampler.total;
     if (r == 0)
         r = pl_checkpointer_resume(&t->checkpointer, err);
     if (r == 0 && t->strategy.kind == PL_STRATEGY_HOROVOD)

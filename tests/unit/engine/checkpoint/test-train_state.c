@@ -195,6 +195,30 @@ static void test_resume_is_exact(void **state)
     tear(&b);
 }
 
+/* Of 95 samples: the tenth batch of 10 ends the epoch, also for ranks with three batches of 40. */
+static void test_a_complete_epoch_stays_complete(void **state)
+{
+    for (uint64_t batch = 9; batch <= 10; batch++) {
+        struct pl_checkpoint c;
+        struct model a, b;
+
+        build(&a, PL_REAL_F64, false);
+        build(&b, PL_REAL_F64, false);
+        a.state.samples_per_step = 10;
+        a.state.batch = batch;
+        b.state.samples_per_step = 40;
+        a.state.samples = b.state.samples = 95;
+        save(&a, false, &c);
+        assert_int_equal(pl_train_state_load(&b.state, &c, NULL), 0);
+        assert_int_equal(b.state.batch, batch == 9 ? 2 : 3);
+        assert_int_equal(pl_train_state_load(&a.state, &c, NULL), 0);
+        assert_int_equal(a.state.batch, batch);
+        pl_checkpoint_finish(&c);
+        tear(&a);
+        tear(&b);
+    }
+}
+
 /* `best` is of one value in one direction: another rule has none yet. */
 static void test_early_stopping_starts_anew_for_another_value(void **state)
 {
@@ -349,6 +373,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scale_of_0_is_saved),
         cmocka_unit_test(test_resume_is_exact),
+        cmocka_unit_test(test_a_complete_epoch_stays_complete),
         cmocka_unit_test(test_early_stopping_starts_anew_for_another_value),
         cmocka_unit_test(test_release_0_1_is_read),
         cmocka_unit_test(test_weights_only),
