@@ -267,6 +267,9 @@ bits() {
     [ "$(grep hash rest)" = "$whole" ]
     grep "^$loss " rest || { cat rest; false; }
     pltrain --processes 2 --hparam batch_size=4 --epochs 4 --resume d/epoch=2-step=392.ckpt mlp
+    run -0 --separate-stderr pltrain --epochs 4 --resume d/epoch=2-step=392.ckpt mlp --lr 0.01
+    [ "$(grep hash <<<"$output")" = "$whole" ]
+    [[ $stderr == "pltrain: warning: the run goes on with the learning rate 0.1 of 'd/epoch=2-step=392.ckpt', not with 0.01: "* ]]
     says 1 "cannot resume from 'd/none.ckpt'" --resume d/none.ckpt mlp
     says 2 "option '--save-last' needs '--checkpoint-dir DIR'" --save-last mlp
     says 2 "option '--resume last' needs '--checkpoint-dir DIR'" --resume last mlp

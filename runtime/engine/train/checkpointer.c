@@ -304,6 +304,21 @@ tell_slots(const struct pl_train_state *state, const struct pl_checkpoint *c, co
             path, first, n > 1 ? " and more" : "");
 }
 
+/* Rates go on where they were, as by PyTorch's load_state_dict(): whoever gives another one may not
+ * expect that. */
+static void tell_rates(const struct pl_train_state *state, const char *path)
+{
+    for (size_t i = 0; i < state->optimizers->n; i++) {
+        const struct pl_optimizer *o = &state->optimizers->list[i];
+
+        if (o->schedule.plain != o->options.lr)
+            pl_log_warn("train",
+                        "the run goes on with the learning rate %g of '%s', not with %g: another "
+                        "one needs a new start, with --weights",
+                        o->schedule.plain, path, o->options.lr);
+    }
+}
+
 /* The begin of a checkpoint has the checksum of all of it. */
 struct version {
     uint64_t bytes;
@@ -351,6 +366,7 @@ static int load(struct pl_checkpointer *checkpointer, const char *path, struct p
     if (hooks->ctx->comm->rank == 0) {
         tell_average(checkpointer->options, checkpointer->state, &checkpoint, path);
         tell_slots(checkpointer->state, &checkpoint, path);
+        tell_rates(checkpointer->state, path);
     }
     if (hooks->ctx->comm->rank == 0 && checkpointer->options->out) {
         fprintf(checkpointer->options->out, "resuming from '%s': epoch %llu, step %llu\n", path,
