@@ -32,6 +32,11 @@ void pl_child_finish(struct pl_child *child)
     pl_buf_finish(&child->err);
 }
 
+void pl_child_init(void)
+{
+    signal(SIGCHLD, SIG_DFL);
+}
+
 static void close_fd(int *fd)
 {
     pl_closep(fd);

@@ -17,6 +17,11 @@ struct pl_child {
 
 void pl_child_finish(struct pl_child *child);
 
+/* Gives SIGCHLD its default action back. A caller that ignores it, as some daemons do, passes that
+ * on: then the kernel takes the ends of our children, and their exit codes with them. A program
+ * that waits for children calls this first. */
+void pl_child_init(void);
+
 /* Runs argv (argv[0] is looked up in PATH) with stdin from /dev/null and both outputs captured.
  * env         NULL-terminated "NAME=VALUE" list; NULL = ours
  * timeout_ms  then the child's whole process group is killed; when we die, the child gets SIGTERM

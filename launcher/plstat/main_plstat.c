@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/child.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -377,6 +378,7 @@ int main(int argc, char **argv)
 
     setlocale(LC_CTYPE, "");
     pl_std_open();
+    pl_child_init();
     pl_log_init("plstat");
     pl_trace_init("plstat");
     make_synopsis(synopsis, sizeof(synopsis));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* plsubmit(1). */
+#include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/site.h"
@@ -147,6 +148,7 @@ int main(int argc, char **argv)
     int rest;
 
     pl_std_open();
+    pl_child_init();
     pl_log_init("plsubmit");
     pl_trace_init("plsubmit");
     if (pl_site_load(&err) < 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* plrun(1): starts one rank of a step and guards it; also the job script's small helper. */
+#include "common/base/child.h"
 #include "common/base/env.h"
 #include "common/base/env_file.h"
 #include "common/base/fs.h"
@@ -413,6 +414,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_std_open();
+    pl_child_init();
     pl_log_init("plrun");
     pl_trace_init("plrun");
     r = pl_site_load(&err);

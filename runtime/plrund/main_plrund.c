@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* plrund(8): the node daemon. Started by plrun of local rank 0, or by the SPANK plugin. */
 #include "common/base/buf.h"
+#include "common/base/child.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -314,6 +315,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_std_open();
+    pl_child_init();
     pl_log_init("plrund");
     pl_trace_init("plrund");
     if (!n.loop) {

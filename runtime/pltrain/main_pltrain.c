@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* pltrain: one rank of a training run, or the ranks of a run on this machine. */
+#include "common/base/child.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -582,6 +583,7 @@ int main(int argc, char **argv)
     bool done;
 
     pl_std_open();
+    pl_child_init();
     pl_log_init("pltrain");
     pl_trace_init("pltrain");
     signal(SIGPIPE, SIG_IGN); /* a lost daemon or rank is an error code */

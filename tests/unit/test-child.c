@@ -25,6 +25,19 @@ static void test_run_captures(void **state)
     assert_string_equal(pl_buf_str(&child.err), "err x\n");
 }
 
+/* As in a program whose caller ignores SIGCHLD. */
+static void test_run_after_ignored_signal(void **state)
+{
+    static const char *const argv[] = {"sh", "-c", "exit 3", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    signal(SIGCHLD, SIG_IGN);
+    pl_child_init();
+    assert_int_equal(pl_child_run(argv, NULL, 10000, &child, &err), 0);
+    assert_int_equal(WEXITSTATUS(child.status), 3);
+}
+
 static void test_run_big_output(void **state)
 {
     static const char *const argv[] = {"head", "-c", "3000000", "/dev/zero", NULL};
@@ -121,9 +134,13 @@ static void test_call(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run_captures),  cmocka_unit_test(test_run_big_output),
-        cmocka_unit_test(test_run_missing),   cmocka_unit_test(test_run_timeout),
-        cmocka_unit_test(test_run_patiently), cmocka_unit_test(test_call),
+        cmocka_unit_test(test_run_captures),
+        cmocka_unit_test(test_run_big_output),
+        cmocka_unit_test(test_run_missing),
+        cmocka_unit_test(test_run_timeout),
+        cmocka_unit_test(test_run_patiently),
+        cmocka_unit_test(test_call),
+        cmocka_unit_test(test_run_after_ignored_signal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
