@@ -378,6 +378,22 @@ static int choose_objective(struct pl_run_status *s)
     return name && !s->objective ? -ENOMEM : 0;
 }
 
+/* Programs of a sweep without --objective may name different ones, as by an axis. */
+static void note_objectives(const struct pl_run_status *s, struct pl_notes *notes)
+{
+    for (size_t i = 0; i < s->n_trials; i++) {
+        const struct pl_trial_status *ts = &s->trials[i];
+
+        if (!pl_trial_status_has_other_objective(ts, s->objective))
+            continue;
+        pl_notes_add(notes, false,
+                     "trial %u has another objective, %s: the trials are ranked by %s, and one "
+                     "that has not reported it has no rank",
+                     ts->trial, pl_json_string(ts->result, "objective_name"), s->objective);
+        return;
+    }
+}
+
 /* Adds the metrics of a trial's result, else of its ranks. */
 static int
 add_reported(struct pl_reported *reported, const struct pl_trial_status *ts, const char *objective)
@@ -495,6 +511,8 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
     choose_best(s);
     if (r == 0)
         r = look_at_metrics(s);
+    if (!s->missing) /* which says more */
+        note_objectives(s, notes);
     if (r == 0 && ranks)
         r = pl_node_reasons_add(s, slurm, notes);
     s->state = pl_sweep_state_of(s->trials, s->n_trials);

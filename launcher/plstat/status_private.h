@@ -38,6 +38,10 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
  */
 void pl_trial_status_apply_local(struct pl_trial_status *ts, bool alive);
 
+/* True if the trial's program named another objective than the sweep's: the result's value is of
+ * that one. objective may be NULL. */
+bool pl_trial_status_has_other_objective(const struct pl_trial_status *ts, const char *objective);
+
 /* Sets step, objective and times. objective may be NULL. */
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective);
 

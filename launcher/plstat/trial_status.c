@@ -399,6 +399,13 @@ double pl_trial_status_until(const struct pl_trial_status *ts)
                                                      : pl_wall_s();
 }
 
+bool pl_trial_status_has_other_objective(const struct pl_trial_status *ts, const char *objective)
+{
+    const char *own = pl_json_string(ts->result, "objective_name");
+
+    return own && objective && strcmp(own, objective) != 0;
+}
+
 void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
 {
     const json_t *from = ts->result, *value = NULL, *rank;
@@ -407,7 +414,8 @@ void pl_trial_status_values(struct pl_trial_status *ts, const char *objective)
 
     if (from) {
         ts->step = pl_trial_int(from, "step", -1);
-        value = json_object_get(from, "objective");
+        if (!pl_trial_status_has_other_objective(ts, objective))
+            value = json_object_get(from, "objective");
         if (!value && objective)
             value = json_object_get(json_object_get(from, "metrics"), objective);
     } else {

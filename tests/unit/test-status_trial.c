@@ -313,6 +313,24 @@ static void test_until_clock_of_a_node(void **state)
     }
 }
 
+/* The value of another objective must not be taken for the sweep's. */
+static void test_values_of_another_objective(void **state)
+{
+    struct pl_trial_status ts = with_result("done", NULL, false);
+
+    json_object_set_new(ts.result, "objective_name", json_string("loss"));
+    json_object_set_new(ts.result, "objective", json_real(3.5));
+    pl_trial_status_values(&ts, "loss");
+    assert_true(ts.objective == 3.5);
+    ts.objective = NAN;
+    pl_trial_status_values(&ts, "acc");
+    assert_true(isnan(ts.objective));
+    json_object_set_new(ts.result, "metrics", json_pack("{s:f, s:f}", "loss", 3.5, "acc", 0.5));
+    pl_trial_status_values(&ts, "acc");
+    assert_true(ts.objective == 0.5);
+    pl_trial_status_finish(&ts);
+}
+
 static void test_resolve_answer_is_older_than_the_submission(void **state)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(NULL);
@@ -609,6 +627,7 @@ int main(void)
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
         cmocka_unit_test(test_resolve_clock_of_a_node),
         cmocka_unit_test(test_until_clock_of_a_node),
+        cmocka_unit_test(test_values_of_another_objective),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
         cmocka_unit_test(test_resolve_result),
         cmocka_unit_test(test_resolve_corrects_what_was_inferred),
