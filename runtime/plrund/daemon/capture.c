@@ -67,6 +67,17 @@ struct pl_capture {
 
 static void update(struct pl_capture *c);
 
+/* True for "0,5" and "1,234": the comma is a decimal point or groups digits, and C reads a 0 or
+ * a 1.
+ */
+static bool has_comma(const char *number, const char *end)
+{
+    size_t sign = strspn(number, "+-"), digits = strspn(number + sign, "0123456789");
+
+    return digits > 0 && end == number + sign + digits && end[0] == ',' && end[1] >= '0' &&
+           end[1] <= '9';
+}
+
 static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
 {
     regmatch_t m[2];
@@ -85,7 +96,7 @@ static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
     memcpy(number, text + m[1].rm_so, len);
     number[len] = '\0';
     v = strtod(number, &end);
-    if (end != number)
+    if (end != number && !has_comma(number, end))
         c->ops->metric(c->ctx, rule->name, v);
 }
 
