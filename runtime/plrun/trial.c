@@ -99,6 +99,8 @@ static int write_claim(int dir_fd, const struct claim *c, const char *path, stru
     if (r < 0)
         return r;
     r = pl_write_all(fd, text.data, text.len);
+    if (r == 0) /* or a node that fails may leave it empty, and no later attempt could start */
+        r = pl_fd_sync(fd);
     if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
         r = -errno;
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", path) : 0;

@@ -5,15 +5,34 @@
 #include "tests/unit/bad_close.h"
 #include "tests/unit/trial_run.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
+
+static bool bad_sync; /* the disk does not take the claim */
+
+int fsync(int fd)
+{
+    char path[PATH_MAX], link[32];
+    ssize_t n;
+
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    n = readlink(link, path, sizeof(path) - 1);
+    path[n > 0 ? n : 0] = '\0';
+    if (bad_sync && strstr(path, "/claim")) {
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
 
 static void test_claim_first_and_again(void **state)
 {
@@ -50,6 +69,20 @@ static void test_claim_refused_at_close(void **state)
     assert_int_equal(attempt, 77);
     assert_int_not_equal(access(in_run("trial-0000/attempt-0"), F_OK), 0);
     as_job("101", NULL);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 0);
+}
+
+/* A node that fails now must not leave an empty claim: no later attempt could start. */
+static void test_claim_refused_by_disk(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    bad_sync = true;
+    assert_int_equal(pl_trial_claim(&attempt, &err), -EIO);
+    bad_sync = false;
+    assert_int_not_equal(access(in_run("trial-0000/attempt-0"), F_OK), 0);
     assert_int_equal(pl_trial_claim(&attempt, &err), 0);
     assert_int_equal(attempt, 0);
 }
@@ -354,6 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_RUN(test_claim_first_and_again),
         IN_RUN(test_claim_refused_at_close),
+        IN_RUN(test_claim_refused_by_disk),
         IN_RUN(test_claim_by_array),
         IN_RUN(test_claim_by_retry),
         IN_RUN(test_claim_finished),
