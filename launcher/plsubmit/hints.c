@@ -139,6 +139,39 @@ static bool is_numbers(const char *text)
     return n > 1;
 }
 
+struct number {
+    double value;
+    const char *text;
+};
+
+static int compare(const void *va, const void *vb)
+{
+    double a = ((const struct number *)va)->value, b = ((const struct number *)vb)->value;
+
+    return a < b ? -1 : a > b;
+}
+
+/* "1e-3" and "0.001" are two values, and most programs take them for one. */
+static int hint_equal(struct pl_spec *spec, const struct pl_axis *axis)
+{
+    _cleanup_free_ struct number *list = calloc(axis->n_values, sizeof(*list));
+    size_t n = 0;
+
+    if (!list)
+        return -ENOMEM;
+    for (size_t i = 0; i < axis->n_values; i++)
+        if (pl_parse_double(axis->values[i], &list[n].value, NULL) == 0)
+            list[n++].text = axis->values[i];
+    qsort(list, n, sizeof(*list), compare);
+    for (size_t i = 1; i < n; i++)
+        if (list[i].value == list[i - 1].value)
+            return pl_spec_warn(spec,
+                                "--grid: axis '%s' has the same number twice, '%.100s' and "
+                                "'%.100s': the trials with one repeat those with the other",
+                                axis->name, list[i - 1].text, list[i].text);
+    return 0;
+}
+
 static int hint_axes(struct pl_spec *spec)
 {
     int r = 0;
@@ -151,6 +184,8 @@ static int hint_axes(struct pl_spec *spec)
                              "--grid: axis '%s' has one value, '%.200s': write a comma between "
                              "values, or quotes around one that has blanks",
                              axis->name, axis->values[0]);
+        if (r == 0 && !axis->quoted && !axis->zipped)
+            r = hint_equal(spec, axis);
     }
     return r;
 }
