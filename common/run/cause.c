@@ -79,7 +79,6 @@ const struct pl_job_state *pl_job_state_find(const char *name)
         {"PENDING", PL_TRIAL_WAITING, PL_CAUSE_NONE},
         {"RUNNING", PL_TRIAL_RUNNING, PL_CAUSE_NONE},
         {"SUSPENDED", PL_TRIAL_RUNNING, PL_CAUSE_NONE},
-        {"UNKNOWN", PL_TRIAL_RUNNING, PL_CAUSE_NONE},
         {"COMPLETED", PL_TRIAL_DONE, PL_CAUSE_NONE},
         {"CANCELLED", PL_TRIAL_CANCELLED, PL_CAUSE_CANCELLED},
         {"TIMEOUT", PL_TRIAL_TIMED_OUT, PL_CAUSE_TIMEOUT},
@@ -88,7 +87,9 @@ const struct pl_job_state *pl_job_state_find(const char *name)
         {"BOOT_FAIL", PL_TRIAL_NODE_FAILED, PL_CAUSE_NODE},
         {"PREEMPTED", PL_TRIAL_PREEMPTED, PL_CAUSE_PREEMPTED},
         {"OUT_OF_MEMORY", PL_TRIAL_FAILED, PL_CAUSE_OOM},
-        {"FAILED", PL_TRIAL_FAILED, PL_CAUSE_NONE}, /* the last: others, too */
+        {"FAILED", PL_TRIAL_FAILED, PL_CAUSE_NONE},
+        {"REVOKED", PL_TRIAL_FAILED, PL_CAUSE_NONE},
+        {"UNKNOWN", PL_TRIAL_RUNNING, PL_CAUSE_NONE}, /* the last: those of newer releases, too */
     };
     size_t i = 0;
 

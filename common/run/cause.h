@@ -53,7 +53,7 @@ struct pl_job_state {
     enum pl_cause_kind cause; /* none: the state does not say why */
 };
 
-/* The row of this state; a failure without a cause for a state that Plume does not know. */
+/* The row of this state. One that Plume does not know, as of a newer release, is no end. */
 const struct pl_job_state *pl_job_state_find(const char *name);
 
 /* A rank that failed by itself (not one that the runtime ended). */

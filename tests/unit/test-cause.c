@@ -231,6 +231,7 @@ static void test_job_states_agree(void **state)
     }
     assert_int_equal(pl_job_state_find("REVOKED")->trial, PL_TRIAL_FAILED);
     assert_int_equal(pl_job_state_find("SUSPENDED")->trial, PL_TRIAL_RUNNING);
+    assert_int_equal(pl_job_state_find("OF_A_NEWER_RELEASE")->trial, PL_TRIAL_RUNNING);
 }
 
 int main(void)
