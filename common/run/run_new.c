@@ -100,6 +100,9 @@ static int write_sweep(int dir_fd, const json_t *sweep, struct pl_error *err)
     if (!text)
         return pl_error_set(err, -ENOMEM, "out of memory");
     len = strlen(text);
+    if (len >= PL_RUN_SWEEP_MAX) /* nobody could read it */
+        return pl_error_set(err, -EFBIG, "'%s' would be larger than %u MiB", PL_RUN_SWEEP_FILE,
+                            PL_RUN_SWEEP_MAX >> 20);
     text[len] = '\n'; /* replaces the NUL */
     return pl_file_write_at(dir_fd, PL_RUN_SWEEP_FILE, text, len + 1, pl_own_mode(dir_fd, 0666),
                             false, err);

@@ -253,6 +253,21 @@ static void test_retry(void **state)
     assert_int_equal(pl_run_planned(again, 0).retry, 2);
 }
 
+/* A record that nobody could read is not written. */
+static void test_retry_too_large(void **state)
+{
+    static const char *const argv[] = {"prog", NULL};
+    _cleanup_(pl_run_closep) struct pl_run *run = make("large", argv), *again = NULL;
+    _cleanup_free_ char *tasks = calloc(1, PL_RUN_SWEEP_MAX + 1);
+    struct pl_error err = {0};
+
+    memset(tasks, '1', PL_RUN_SWEEP_MAX);
+    assert_int_equal(pl_run_plan_add(run, 0, 1, tasks), 0);
+    assert_int_equal(pl_run_plan_write(run, &err), -EFBIG);
+    assert_int_equal(pl_run_open_own(pl_run_dir(run), &again, &err), 0);
+    assert_int_equal(pl_run_n_planned(again), 0);
+}
+
 static void test_cancelled(void **state)
 {
     static const char *const argv[] = {"prog", NULL};
@@ -649,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_random_values),
         cmocka_unit_test(test_retry),
+        cmocka_unit_test(test_retry_too_large),
         cmocka_unit_test(test_cancelled),
     };
     int failed;
