@@ -302,7 +302,7 @@ struct pl_run_submission pl_run_planned(const struct pl_run *run, size_t i)
 bool pl_run_submission_has(const struct pl_run_submission *sub, unsigned trial)
 {
     return trial >= sub->first_trial && trial - sub->first_trial < sub->n_trials &&
-           (!sub->tasks || pl_tasks_contain(sub->tasks, trial - sub->first_trial));
+           (!sub->tasks || pl_tasks_contain_sorted(sub->tasks, trial - sub->first_trial));
 }
 
 bool pl_run_job_is_older(const struct pl_run *run, unsigned trial, int64_t job)
@@ -331,7 +331,7 @@ bool pl_run_is_cancelled(const struct pl_run *run, int64_t array, int64_t task)
 
     json_array_foreach (json_object_get(run->sweep, "cancelled"), i, item) {
         if (prefix && task >= 0 && strncmp(json_string_value(item), prefix, strlen(prefix)) == 0 &&
-            pl_tasks_contain(json_string_value(item) + strlen(prefix), task))
+            pl_tasks_contain_sorted(json_string_value(item) + strlen(prefix), task))
             return true;
     }
     return false;

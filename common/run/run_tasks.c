@@ -4,13 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool pl_tasks_contain(const char *tasks, int64_t task)
+#define BISECT_BYTES 64 /* shorter texts are read through */
+
+/* sorted: no task follows one that is higher */
+static bool contains(const char *tasks, int64_t task, bool sorted)
 {
     while (*tasks && *tasks != '%') {
         char *end;
         long long first = strtoll(tasks, &end, 10), last = first, step = 1;
 
-        if (end == tasks)
+        if (end == tasks || (sorted && first > task))
             return false;
         if (*end == '-')
             last = strtoll(end + 1, &end, 10);
@@ -23,6 +26,27 @@ bool pl_tasks_contain(const char *tasks, int64_t task)
             return false;
     }
     return false;
+}
+
+bool pl_tasks_contain(const char *tasks, int64_t task)
+{
+    return contains(tasks, task, false);
+}
+
+bool pl_tasks_contain_sorted(const char *tasks, int64_t task)
+{
+    size_t low = 0, high = strlen(tasks); /* an item begins at `low`; the task's before `high` */
+
+    while (high - low > BISECT_BYTES) {
+        size_t middle = low + (high - low) / 2;
+        const char *comma = memchr(tasks + middle, ',', high - middle);
+
+        if (comma && strtoll(comma + 1, NULL, 10) <= task)
+            low = (size_t)(comma - tasks) + 1;
+        else
+            high = middle + 1;
+    }
+    return contains(tasks + low, task, true);
 }
 
 /* Reads a number of at most nine digits and moves *s to the byte after it; -1: none. */

@@ -12,6 +12,10 @@
 /* True if Slurm's list of tasks ("3-8,10:2%4") has this one. */
 bool pl_tasks_contain(const char *tasks, int64_t task);
 
+/* The same for a list in ascending order, as Slurm's and pl_tasks_format()'s are: it may be long,
+ * and is asked for each of as many trials. */
+bool pl_tasks_contain_sorted(const char *tasks, int64_t task);
+
 /* Checks a list "3-8,10" of numbers below `end`. 0, -EINVAL. */
 int pl_tasks_check(const char *tasks, int64_t end, struct pl_error *err);
 

@@ -140,7 +140,7 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
     for (size_t i = 0; i < jobs->n_jobs; i++) {
         const struct pl_slurm_job *j = &jobs->jobs[i];
 
-        if (j->array == job && j->tasks && task >= 0 && pl_tasks_contain(j->tasks, task))
+        if (j->array == job && j->tasks && task >= 0 && pl_tasks_contain_sorted(j->tasks, task))
             return j;
         if (j->id == job && (task < 0 || (task == 0 && !j->array)))
             return j;

@@ -41,6 +41,28 @@ static void test_tasks_contain(void **state)
     assert_false(pl_tasks_contain("1,...", 7));
 }
 
+/* As the plain search, in lists of any length. */
+static void test_tasks_contain_sorted(void **state)
+{
+    unsigned seed = 1;
+
+    for (int turn = 0; turn < 300; turn++) {
+        _cleanup_(pl_buf_finish) struct pl_buf text = {0};
+        int64_t tasks[400], next = 0;
+        size_t n = (size_t)turn + 1;
+
+        for (size_t i = 0; i < n; i++) {
+            seed = seed * 1103515245 + 12345;
+            tasks[i] = next += 1 + (seed / 65536) % (1 + (unsigned)turn % 7);
+        }
+        assert_int_equal(pl_tasks_format(tasks, n, &text), 0);
+        assert_int_equal(pl_buf_adds(&text, turn % 3 == 0 ? "%4" : turn % 3 == 1 ? "]" : ""), 0);
+        for (int64_t task = 0; task < next + 3; task++)
+            assert_true(pl_tasks_contain_sorted(pl_buf_str(&text), task) ==
+                        pl_tasks_contain(pl_buf_str(&text), task));
+    }
+}
+
 static void test_find(void **state)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
@@ -368,12 +390,19 @@ static void test_squeue_parse_random(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tasks_contain),    cmocka_unit_test(test_find),
-        cmocka_unit_test(test_find_rest),        cmocka_unit_test(test_remember_several_tasks),
-        cmocka_unit_test(test_parse_damaged),    cmocka_unit_test(test_get_remembers),
-        cmocka_unit_test(test_get_keeps_ends),   cmocka_unit_test(test_remember),
-        cmocka_unit_test(test_get_distrusts),    cmocka_unit_test(test_expire),
-        cmocka_unit_test(test_squeue_parse),     cmocka_unit_test(test_squeue_parse_random),
+        cmocka_unit_test(test_tasks_contain),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_tasks_contain_sorted),
+        cmocka_unit_test(test_find_rest),
+        cmocka_unit_test(test_remember_several_tasks),
+        cmocka_unit_test(test_parse_damaged),
+        cmocka_unit_test(test_get_remembers),
+        cmocka_unit_test(test_get_keeps_ends),
+        cmocka_unit_test(test_remember),
+        cmocka_unit_test(test_get_distrusts),
+        cmocka_unit_test(test_expire),
+        cmocka_unit_test(test_squeue_parse),
+        cmocka_unit_test(test_squeue_parse_random),
         cmocka_unit_test(test_get_without_conf),
     };
 
