@@ -404,6 +404,11 @@ run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, unsigned *ret_n, struct
     if (strcmp(now.state, "RUNNING") != 0)
         return pl_error_set(err, -EHOSTUNREACH, "job %s is not running: %s", ps->ghosts.job,
                             *now.state ? now.state : "Slurm does not know it");
+    if (now.n_others && !strchr(ps->ghosts.job, '_'))
+        pl_notes_add(&ps->notes, false,
+                     "job %s is an array: only its task of that number is shown: name another as "
+                     "--job %s_TASK",
+                     ps->ghosts.job, ps->ghosts.job);
     *ret_n = now.n_nodes;
     snprintf(number, sizeof(number), "%lld", (long long)job);
     snprintf(nodes, sizeof(nodes), "--nodes=%u", now.n_nodes);

@@ -192,6 +192,18 @@ static int add_snapshot(void *ctx, int dir_fd, struct pl_error *err)
     return pl_snapshot_copy(launch->snapshot, dir_fd, launch->dir, err);
 }
 
+/* Names the option or the variable of a folder in which no run folder can be made. */
+static int name_runs(const struct pl_spec *spec, int r, struct pl_error *err)
+{
+    const struct pl_spec_value *runs = &spec->values[PL_SPEC_RUNS];
+    struct stat st;
+
+    if (stat(runs->text, &st) == 0 && S_ISDIR(st.st_mode) && access(runs->text, W_OK | X_OK) == 0)
+        return r;
+    return pl_error_wrap(err, r, "%s",
+                         runs->origin == PL_ORIGIN_ENVIRONMENT ? "PLUME_RUNS" : "--runs");
+}
+
 static int create(struct pl_launch *launch, const char *script, struct pl_error *err)
 {
     const struct pl_spec *spec = launch->spec;
@@ -199,6 +211,7 @@ static int create(struct pl_launch *launch, const char *script, struct pl_error 
     _cleanup_(json_decrefp) json_t *snapshot = NULL;
     _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
     const char *name = spec->values[PL_SPEC_NAME].text;
+    int r;
     struct pl_run_desc desc = {
         .sweep = launch->sweep,
         .name = name ? name : spec->id_name,
@@ -232,7 +245,8 @@ static int create(struct pl_launch *launch, const char *script, struct pl_error 
     }
     if (pl_slow_fs_try(launch->dir, PL_SUBMIT_WRITE_MS) < 0)
         pl_log_warn("submit", PL_SUBMIT_WAITS, launch->dir);
-    return pl_run_create(launch->dir, &desc, err);
+    r = pl_run_create(launch->dir, &desc, err);
+    return r < 0 ? name_runs(spec, r, err) : 0;
 }
 
 int pl_launch_create(struct pl_launch *launch, struct pl_run **ret, struct pl_error *err)

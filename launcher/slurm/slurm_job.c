@@ -27,12 +27,23 @@ static bool is_over(const char *state)
  * number. */
 static bool find_line(int64_t job, const char *out, struct pl_slurm_job_now *ret)
 {
-    long long number;
+    bool found = false;
 
-    for (const char *p = out; *p; p += strcspn(p, "\n"), p += *p == '\n')
-        if (sscanf(p, "%lld %31s %u", &number, ret->state, &ret->n_nodes) >= 2 && number == job)
-            return true;
-    return false;
+    for (const char *p = out; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        struct pl_slurm_job_now now = {0};
+        long long number;
+
+        if (sscanf(p, "%lld %31s %u", &number, now.state, &now.n_nodes) < 2)
+            continue;
+        if (number != job) {
+            ret->n_others++;
+        } else if (!found) {
+            found = true;
+            memcpy(ret->state, now.state, sizeof(ret->state));
+            ret->n_nodes = now.n_nodes;
+        }
+    }
+    return found;
 }
 
 int pl_slurm_job_parse(int64_t job,

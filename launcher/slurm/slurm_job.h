@@ -15,8 +15,9 @@ enum pl_slurm_job_life {
 
 struct pl_slurm_job_now {
     enum pl_slurm_job_life life;
-    char state[32];   /* Slurm's word, "RUNNING"; "" where it does not know the job */
-    unsigned n_nodes; /* 0: not known */
+    char state[32];    /* Slurm's word, "RUNNING"; "" where it does not know the job */
+    unsigned n_nodes;  /* 0: not known */
+    unsigned n_others; /* other tasks of the array whose number it is, too; known while it is */
 };
 
 /* Finds Slurm's own number of a job "123" or of a task of an array, "123_4", which srun(1) needs.

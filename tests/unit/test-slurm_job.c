@@ -18,27 +18,28 @@ static void test_answers(void **state)
         const char *out, *said;
         int r, life;
         const char *text;
-        unsigned nodes;
+        unsigned nodes, others;
     } cases[] = {
-        {0, "12 RUNNING 3\n", "", 0, PL_SLURM_JOB_ALIVE, "RUNNING", 3},
-        {0, "12 COMPLETED 1\n", "", 0, PL_SLURM_JOB_ENDED, "COMPLETED", 1},
-        {0, "12 COMPLETING 1\n", "", 0, PL_SLURM_JOB_ALIVE, "COMPLETING", 1},
-        {0, "12 REQUEUED 1\n", "", 0, PL_SLURM_JOB_ALIVE, "REQUEUED", 1},
-        {0, "12 A_NEW_STATE 1\n", "", 0, PL_SLURM_JOB_ALIVE, "A_NEW_STATE", 1},
-        {0, "12 OUT_OF_MEMORY 2\n", "", 0, PL_SLURM_JOB_ENDED, "OUT_OF_MEMORY", 2},
+        {0, "12 RUNNING 3\n", "", 0, PL_SLURM_JOB_ALIVE, "RUNNING", 3, 0},
+        {0, "12 COMPLETED 1\n", "", 0, PL_SLURM_JOB_ENDED, "COMPLETED", 1, 0},
+        {0, "12 COMPLETING 1\n", "", 0, PL_SLURM_JOB_ALIVE, "COMPLETING", 1, 0},
+        {0, "12 REQUEUED 1\n", "", 0, PL_SLURM_JOB_ALIVE, "REQUEUED", 1, 0},
+        {0, "12 A_NEW_STATE 1\n", "", 0, PL_SLURM_JOB_ALIVE, "A_NEW_STATE", 1, 0},
+        {0, "12 OUT_OF_MEMORY 2\n", "", 0, PL_SLURM_JOB_ENDED, "OUT_OF_MEMORY", 2, 0},
         /* an array's number: other tasks come with it */
-        {0, "13 COMPLETED 1\n12 RUNNING 1\n14 FAILED 1\n", "", 0, PL_SLURM_JOB_ALIVE, "RUNNING", 1},
-        {0, "13 RUNNING 1\n12 FAILED 1\n", "", 0, PL_SLURM_JOB_ENDED, "FAILED", 1},
-        {0, "112 RUNNING 1\n", "", 0, PL_SLURM_JOB_ENDED, "", 0},
+        {0, "13 COMPLETED 1\n12 RUNNING 1\n14 FAILED 1\n", "", 0, PL_SLURM_JOB_ALIVE, "RUNNING", 1,
+         2},
+        {0, "13 RUNNING 1\n12 FAILED 1\n", "", 0, PL_SLURM_JOB_ENDED, "FAILED", 1, 1},
+        {0, "112 RUNNING 1\n", "", 0, PL_SLURM_JOB_ENDED, "", 0, 0},
         /* Slurm does not know the number */
-        {FAILED, "", UNKNOWN, 0, PL_SLURM_JOB_ENDED, "", 0},
-        {0, "", "", 0, PL_SLURM_JOB_ENDED, "", 0},
+        {FAILED, "", UNKNOWN, 0, PL_SLURM_JOB_ENDED, "", 0, 0},
+        {0, "", "", 0, PL_SLURM_JOB_ENDED, "", 0, 0},
         /* Slurm does not answer */
         {FAILED, "", "slurm_load_jobs error: Unable to contact slurm controller\n", -EHOSTUNREACH,
-         0, "", 0},
-        {FAILED, "", "", -EHOSTUNREACH, 0, "", 0},
-        {9, "", "", -EHOSTUNREACH, 0, "", 0},
-        {9, "12 COMPLETED 1\n", "", -EHOSTUNREACH, 0, "", 0},
+         0, "", 0, 0},
+        {FAILED, "", "", -EHOSTUNREACH, 0, "", 0, 0},
+        {9, "", "", -EHOSTUNREACH, 0, "", 0, 0},
+        {9, "12 COMPLETED 1\n", "", -EHOSTUNREACH, 0, "", 0, 0},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -52,6 +53,7 @@ static void test_answers(void **state)
         assert_int_equal(now.life, cases[i].life);
         assert_string_equal(now.state, cases[i].text);
         assert_int_equal(now.n_nodes, cases[i].nodes);
+        assert_int_equal(now.n_others, cases[i].others);
     }
 }
 
