@@ -187,6 +187,11 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     wait_for 30 eval "squeue -h -t R -j ${array}_0 | grep -q ."
     run --separate-stderr as_user plstat ghosts --json --job "${array}_0"
     [[ $status == 0 ]] || { echo "$status: $output $stderr"; false; }
+    [[ -z $stderr ]]
+    # The array's number is that of one task, the last one.
+    wait_for 30 eval "squeue -h -t R -j ${array}_1 | grep -q ."
+    run --separate-stderr as_user plstat ghosts --json --job "$array"
+    [[ $status == 0 && $output == *"job $array is an array: only its task of that number is shown"* ]]
     run as_user plstat ghosts --job "${array}_7"
     [[ $status == 4 && $output == *"job ${array}_7"* ]]
     scancel "$array"
