@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #define ASK_MS 20000u
 #define LINE_MAX_ 1200
@@ -60,6 +61,27 @@ static char *existing_parent(const char *dir)
     return path;
 }
 
+static int make_and_remove(void *ctx, int answer)
+{
+    const char *path = ctx;
+
+    return mkdir(path, 0700) < 0 || rmdir(path) < 0 ? errno : 0;
+}
+
+/* Permissions tell nothing of quotas and full file systems. A child tries: whoever writes to a file
+ * system that does not answer cannot be ended. */
+static int try_folder(const char *parent)
+{
+    _cleanup_free_ char *name = pl_path_join(parent, ".plume-check");
+    _cleanup_free_ char *path = name ? pl_temp_name(name) : NULL;
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    int r = path ? pl_child_call(make_and_remove, path, PL_SUBMIT_WRITE_MS, &child, NULL) : -ENOMEM;
+
+    if (r == 0 && child.status != 0)
+        r = WIFEXITED(child.status) ? -WEXITSTATUS(child.status) : -EIO;
+    return r;
+}
+
 static void check_folder(struct checks *c, const struct pl_launch *launch, bool local)
 {
     const char *runs = launch->spec->values[PL_SPEC_RUNS].text;
@@ -74,10 +96,10 @@ static void check_folder(struct checks *c, const struct pl_launch *launch, bool 
     r = stat(parent, &st) < 0             ? -errno
         : !S_ISDIR(st.st_mode)            ? -ENOTDIR
         : access(parent, W_OK | X_OK) < 0 ? -errno
-                                          : 0;
+                                          : try_folder(parent);
     if (r < 0) {
         add(c, false, "cannot make run folders in '%s': %s: choose another with --runs", parent,
-            strerror(-r));
+            r == -ETIMEDOUT ? "its file system does not answer" : strerror(-r));
         return;
     }
     advice = local ? NULL : pl_advice_folder(parent, runs);

@@ -51,6 +51,16 @@ sweep_is() {
     return 1
 }
 
+@test "--check tries to make a folder: permissions tell nothing of a quota or a full disk" {
+    ((EUID == 0)) || skip "only root may mount a file system"
+    mkdir disk && mount -t tmpfs -o nr_inodes=1 tmpfs disk || skip "no file system can be mounted"
+    run plsubmit --check --local --runs disk true
+    umount -l disk
+    [[ $status == 1 && $output == *"wrong  cannot make run folders in '$PWD/disk': No space left on device"* ]]
+    run -0 plsubmit --check --local --runs disk true
+    [[ -z $(ls -A disk) ]]
+}
+
 @test "a local run on a full disk is not called cancelled, as its executor reads the record" {
     ((EUID == 0)) || skip "only root may mount a file system"
     mkdir disk && mount -t tmpfs -o size=2m tmpfs disk || skip "no file system can be mounted"
