@@ -22,6 +22,9 @@ static bool alike(const struct pl_profile_line *a, const struct pl_profile_line 
            memcmp(a->out.shape, b->out.shape, a->out.rank * sizeof(a->out.shape[0])) == 0;
 }
 
+/* Where batches have many shapes, as of texts, a line of its own for each says nothing. */
+#define LINES_MAX 200
+
 static double ns_of(const struct pl_profile_line *line)
 {
     return (double)line->ns[0] + (double)line->ns[1];
@@ -129,21 +132,24 @@ void pl_profile_add(struct pl_tape *tape,
     line->done.own += done.own;
 }
 
+static void add_line(struct pl_profile_line *to, const struct pl_profile_line *line)
+{
+    to->calls += line->calls;
+    for (int d = 0; d < 2; d++)
+        to->ns[d] += line->ns[d];
+    add_work(&to->work, &line->work);
+    to->done.library += line->done.library;
+    to->done.own += line->done.own;
+}
+
 int pl_profile_merge(struct pl_tape *to, struct pl_tape *from, struct pl_error *err)
 {
     for (size_t i = 0, k; i < from->profile.n; i++) {
         const struct pl_profile_line *add = &from->profile.lines[i];
-        struct pl_profile_line *line;
 
         if (line_of(&to->profile, add, &k) < 0)
             return pl_error_nomem(err);
-        line = &to->profile.lines[k];
-        line->calls += add->calls;
-        for (int d = 0; d < 2; d++)
-            line->ns[d] += add->ns[d];
-        add_work(&line->work, &add->work);
-        line->done.library += add->done.library;
-        line->done.own += add->done.own;
+        add_line(&to->profile.lines[k], add);
     }
     pl_profile_clear(from);
     return 0;
@@ -192,11 +198,24 @@ print_line(const struct pl_profile_line *l, double per_step, double total, bool 
     print_done(&l->done, per_step, out);
 }
 
+static void
+print_others(const struct pl_profile_line *l, size_t n, double per_step, double total, FILE *out)
+{
+    char text[40];
+
+    snprintf(text, sizeof(text), "%zu more shapes", n);
+    fprintf(out, "%-16s %-4s %-26s", "others", "", text);
+    print_calls((double)l->calls * per_step, out);
+    fprintf(out, " %9.3f %9.3f %5.1f%%\n", (double)l->ns[0] * per_step * 1e-6,
+            (double)l->ns[1] * per_step * 1e-6, 100 * ns_of(l) / total);
+}
+
 void pl_profile_print(struct pl_tape *tape, uint64_t steps, double seconds, FILE *out)
 {
     struct pl_profile *profile = &tape->profile;
     double per_step = 1 / (double)PL_MAX(steps, (uint64_t)1), to_ms = 1e-6 * per_step;
     double total = seconds * 1e9, in_ops = 0;
+    struct pl_profile_line others = {0};
     struct pl_device_calls done = {0};
     bool libraries = tape->dev->ops->calls != NULL, limited = tape->dev->limits.bytes > 0;
 
@@ -213,8 +232,13 @@ void pl_profile_print(struct pl_tape *tape, uint64_t steps, double seconds, FILE
         in_ops += ns_of(l);
         done.library += l->done.library;
         done.own += l->done.own;
-        print_line(l, per_step, total, limited, out);
+        if (i < LINES_MAX)
+            print_line(l, per_step, total, limited, out);
+        else
+            add_line(&others, l);
     }
+    if (profile->n > LINES_MAX)
+        print_others(&others, profile->n - LINES_MAX, per_step, total, out);
     fprintf(out, "%-16s %-4s %-26s %5s %9.3f %9s %5.1f%%\n", "rest", "", "data, optimizer, ranks",
             "", (total - in_ops) * to_ms, "", 100 * (total - in_ops) / total);
     if (libraries)

@@ -21,13 +21,13 @@ void pl_profile_add(struct pl_tape *tape,
 /* Moves the lines of a tape on the same device to another one's. -ENOMEM. */
 int pl_profile_merge(struct pl_tape *to, struct pl_tape *from, struct pl_error *err);
 
-/* Writes a table to out, the most expensive first: one line per op, compute type and output shape,
- * with calls per step, milliseconds per step forward and backward, share of the total, GFLOP/s,
- * and the GB/s of the bytes that pl_node_traffic() counts; on
- * a device with libraries also products, convolutions and attentions per step by the library and by
- * own kernels, which do what it has nothing for, and their sums.
- * `steps`: steps while the tape was timed. `seconds`: their total time including optimizer, data
- * and collectives, which the last line shows. */
+/* Writes a table to out, the most expensive first: one line per op, compute type and output shape
+ * (the first 200, then their rest), with calls per step, milliseconds per step forward and
+ * backward, share of the total, GFLOP/s, and the GB/s of the bytes that pl_node_traffic() counts;
+ * on a device with libraries also products, convolutions and attentions per step by the library and
+ * by own kernels, which do what it has nothing for, and their sums. `steps`: steps while the tape
+ * was timed. `seconds`: their total time including optimizer, data and collectives, which the last
+ * line shows. */
 void pl_profile_print(struct pl_tape *tape, uint64_t steps, double seconds, FILE *out);
 
 /* Forgets the times and calls so far. */

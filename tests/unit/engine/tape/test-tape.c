@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tape's record and replay. The ops' gradients: test-engine_ops.c. */
+#include "runtime/engine/tape/profile.h"
 #include "tests/unit/engine/engine_net.h"
 
 #include <sys/resource.h>
@@ -216,6 +217,59 @@ static void test_tape_is_static_until_a_shape_changes(void **state)
     finish(&net);
 }
 
+/* A step for each number of rows from 1 to n; the profile's text, which the caller frees. */
+static char *profile_of_rows(size_t n)
+{
+    struct net net = {0};
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+
+    assert_non_null(out);
+    pl_tape_init(&net.tape, pl_device_cpu(), PL_REAL_F64, true);
+    net.tape.timed = true;
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){n, 4});
+    leaf(&net, PL_REAL_F64, 2, (size_t[]){3, 4});
+    leaf(&net, PL_REAL_F64, 1, (size_t[]){3});
+    labels(&net, 1, 3)->data = calloc(n, sizeof(int32_t));
+    for (size_t rows = 1; rows <= n; rows++) {
+        net.t[0].shape[0] = net.t[3].shape[0] = net.t[3].count = rows;
+        net.t[0].count = 4 * rows;
+        assert_int_equal(backward(&net, forward(&net, f_linear)), 0);
+    }
+    pl_profile_print(&net.tape, n, 1, out);
+    assert_int_equal(fclose(out), 0);
+    finish(&net);
+    return text;
+}
+
+static void test_profile_has_the_ops_of_all_recordings(void **state)
+{
+    char *text = profile_of_rows(4), shape[32], want[64];
+
+    for (int rows = 1; rows <= 4; rows++) {
+        snprintf(shape, sizeof(shape), "f64[%d, 3]", rows);
+        snprintf(want, sizeof(want), "%-26s %5s ", shape, "0.25");
+        if (!strstr(text, want))
+            fail_msg("no '%s' in: %s", want, text);
+    }
+    assert_null(strstr(text, "others"));
+    free(text);
+}
+
+static void test_profile_adds_up_what_is_too_much(void **state)
+{
+    char *text = profile_of_rows(300), *others = strstr(text, "\nothers ");
+    size_t lines = 0;
+
+    for (const char *p = text; (p = strstr(p, "\nlinear ")); p++)
+        lines++;
+    assert_int_equal(lines, 199); /* and cross_entropy */
+    assert_non_null(others);
+    assert_non_null(strstr(others, " 101 more shapes "));
+    free(text);
+}
+
 static int count_down(void *ctx, size_t index, struct pl_error *err)
 {
     size_t *next = ctx;
@@ -412,6 +466,8 @@ int main(void)
         cmocka_unit_test(test_gradient_of_sums_that_share_it),
         cmocka_unit_test(test_f32_gradients_are_near_f64),
         cmocka_unit_test(test_tape_is_static_until_a_shape_changes),
+        cmocka_unit_test(test_profile_has_the_ops_of_all_recordings),
+        cmocka_unit_test(test_profile_adds_up_what_is_too_much),
         cmocka_unit_test(test_backward_reports_each_node_and_stops_on_failure),
         cmocka_unit_test(test_tracing_runs_nothing),
         cmocka_unit_test(test_ops_refuse_shapes_that_do_not_fit),
