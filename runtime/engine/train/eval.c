@@ -110,7 +110,7 @@ bool pl_eval_is_off(const struct pl_trainer *t, enum plume_stage stage)
            (!t->options->fast_dev_run && limit_of(t->options, stage)->value <= 0);
 }
 
-static const char *const names[] = {"training", "validation", "test"};
+static const char *const stage_names[] = {"training", "validation", "test"};
 
 /* A stage that drops all of its data would seem to run. Ranks may differ by one sample: the rank
  * with most counts, so that all find the same. */
@@ -128,8 +128,9 @@ static int check_size(const struct pl_trainer *t, enum plume_stage stage, struct
     return pl_error_set(err, -EINVAL,
                         "the %s data has %zu sample%s%s, and the module drops a batch of fewer "
                         "than %zu: choose a smaller batch_size%s",
-                        names[stage], most, most == 1 ? "" : "s", ranks > 1 ? " for a rank" : "",
-                        l->options.batch_size, ranks > 1 ? ", or fewer ranks" : "");
+                        stage_names[stage], most, most == 1 ? "" : "s",
+                        ranks > 1 ? " for a rank" : "", l->options.batch_size,
+                        ranks > 1 ? ", or fewer ranks" : "");
 }
 
 static int check_share(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
@@ -142,7 +143,8 @@ static int check_share(const struct pl_trainer *t, enum plume_stage stage, struc
     return pl_error_set(err, -EINVAL,
                         "a share of %g of the %llu batch%s of the %s is less than one: "
                         "give a larger share, or a number of batches",
-                        limit->value, (unsigned long long)n, n == 1 ? "" : "es", names[stage]);
+                        limit->value, (unsigned long long)n, n == 1 ? "" : "es",
+                        stage_names[stage]);
 }
 
 static int check_stage(const struct pl_trainer *t, enum plume_stage stage, struct pl_error *err)
