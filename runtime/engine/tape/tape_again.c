@@ -113,55 +113,6 @@ int pl_tape_plan_again(struct pl_tape *tape, size_t segments)
     return 0;
 }
 
-/* The last node whose backward reads what the node makes, plus 1; 0: none. */
-static size_t read_back(const struct pl_tape *tape, size_t of)
-{
-    size_t last = 0;
-
-    for (size_t i = of + 1; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-
-        for (size_t k = 0; k < node->n_in && node->back; k++)
-            if (maker(tape, node->in[k]) == of &&
-                ((node->op->needs & PL_NEEDS_IN(k)) || node->op->fuses))
-                last = PL_MAX(last, PL_MAX(i, node->at[1]) + 1);
-    }
-    return last;
-}
-
-/* True if the memory of t stays until the backward of the node that makes it. */
-static bool stays(const struct pl_tape *tape, const plume_tensor *t)
-{
-    const struct pl_node *node = &tape->nodes[maker(tape, t)];
-
-    return node->back && (node->op->needs & PL_NEEDS_OUT) && !t->base;
-}
-
-int pl_tape_plan_casts_again(struct pl_tape *tape)
-{
-    struct pl_tape_again *again;
-
-    if (!tape->amp_dtype || !tape->want_grad || !tape->dev->ops->host)
-        return 0;
-    again = reallocarray(tape->again, tape->n + 1, sizeof(*again));
-    if (!again)
-        return -ENOMEM;
-    tape->again = again;
-    memset(again, 0, (tape->n + 1) * sizeof(*again));
-    for (size_t i = 0; i < tape->n; i++) {
-        const struct pl_node *node = &tape->nodes[i];
-        const plume_tensor *in = node->in[0];
-
-        if (!pl_tape_is_cast(node) || maker(tape, in) == SIZE_MAX || !pl_node_runs(node, false) ||
-            node->at[0] != i || node->hidden || node->lent || node->wide || node->grad_in_data ||
-            is_root(tape, node->out) || pl_tape_is_cast(&tape->nodes[maker(tape, in)]))
-            continue;
-        if (pl_dtype_is_16bit(in->dtype) || stays(tape, in))
-            again[i].before = read_back(tape, i);
-    }
-    return 0;
-}
-
 void pl_tape_switch_again(struct pl_tape *tape, size_t before, bool again)
 {
     for (size_t i = 0; i < tape->n && tape->again; i++) {

@@ -97,10 +97,8 @@ static void find_lives(const struct pl_tape *tape, struct life *lives)
             if (node->back && node->in[k]->wants_grad)
                 life->grad_from = PL_MIN(life->grad_from, back);
         }
-        if (x && node->back && tape->recompute) /* of norms, whose backward needs it */
+        if (x && node->back) /* of norms, whose backward needs it */
             x->data_to = PL_MAX(x->data_to, back);
-        else if (x && node->back)
-            live_back(tape, lives, (size_t)(x - lives), back);
         if (y && node->back)
             y->data_to = PL_MAX(y->data_to, back);
         if (node->back && (node->op->needs & PL_NEEDS_OUT))
@@ -334,8 +332,6 @@ static int make_plan(struct pl_tape *tape, struct pl_error *err)
     pl_tape_plan_unread(tape);
     pl_tape_plan_fusions(tape);
     plan_lent(tape);
-    if (!tape->recompute && pl_tape_plan_casts_again(tape) < 0)
-        return pl_error_nomem(err);
     if (lives &&
         (tape->recompute && tape->want_grad ? place_again : place)(tape, lives, &p, &bytes) < 0)
         bytes = SIZE_MAX;

@@ -59,10 +59,6 @@ static inline size_t pl_tape_back_at(const struct pl_tape *tape, size_t i)
  * are planned. -ENOMEM. */
 int pl_tape_plan_again(struct pl_tape *tape, size_t segments);
 
-/* Without recomputation: which casts run again, as what they read takes less memory until backward,
- * or is there anyhow. So a host, whose kernels have f32 copies, keeps no number in two types. */
-int pl_tape_plan_casts_again(struct pl_tape *tape);
-
 /* Gives the nodes of a segment (that ends before node `before`; 0: of all) their memory of the
  * forward run, or of backward. */
 void pl_tape_switch_again(struct pl_tape *tape, size_t before, bool again);
