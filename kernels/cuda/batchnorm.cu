@@ -16,69 +16,13 @@
  * have one channel then. With inner = 1, which is also an image whose channels are last, they have
  * V channels, whose numbers a thread keeps for several rows. Any shape; where V does not divide, or
  * an array is not aligned, V is less or 1. */
-#include "kernels/cuda/divider.cuh"
-#include "kernels/cuda/group.cuh"
-#include "kernels/cuda/sums.cuh"
+#include "kernels/cuda/batchnorm.cuh"
 
 namespace pl_cuda
 {
 
-#define THREADS 128
-#define ROWS 32       /* per thread at most, with inner = 1 */
-#define ENOUGH 270336 /* threads, 2048 for each multiprocessor of an H100 */
-
 namespace
 {
-
-/* The place of V terms of sum number `channel`, or with COLUMNS of V neighbouring channels. */
-template <int V, bool COLUMNS> struct places {
-    size_t channels, inner; /* inner: in groups of V */
-    divider by_inner;
-
-    explicit places(const struct pl_batchnorm_args *a)
-        : channels(a->channels), inner(a->inner / V), by_inner(a->inner / V)
-    {
-    }
-
-    __device__ __forceinline__ size_t operator()(size_t channel, size_t k, size_t column) const
-    {
-        size_t at, image;
-
-        if (COLUMNS)
-            return k * channels + column * V;
-        image = by_inner(k, &at);
-        return ((image * channels + channel) * inner + at) * V;
-    }
-};
-
-/* The numbers of W channels from c on, or W times `none`. Those that are aligned are loaded 16
- * bytes at a time; W = 8 says that they are. */
-template <int W, bool ALIGNED, class G>
-__device__ __forceinline__ void take_numbers(const G *p, size_t c, real<G> none, real<G> *to)
-{
-    const int at_once = ALIGNED || W > 4 ? (W < 4 ? W : 4) : 1;
-
-    PL_UNROLL
-    for (int j = 0; j < W; j += at_once) {
-        bunch<G, at_once> some = {};
-
-        if (p)
-            some = take_raw<at_once>(p, c + j);
-        PL_UNROLL
-        for (int k = 0; k < at_once; k++)
-            to[j + k] = p ? widen_one(some.of[k]) : none;
-    }
-}
-
-/* F, OUT: as in sums.cuh, with V channels or with one. */
-template <int V, bool COLUMNS, class F, class OUT>
-void by_channel(const struct pl_batchnorm_args *a, const F &term, const OUT &out)
-{
-    if constexpr (COLUMNS)
-        sums_together<2 * V, SUMS_BY_COLUMNS>(1, a->batch, a->channels / V, term, out);
-    else
-        sums_together<2, SUMS_BY_ROWS>(a->channels, a->batch * (a->inner / V), 1, term, out);
-}
 
 template <class X, int V, bool COLUMNS> struct moments {
     enum { ahead = V == 8 ? 4 : 8, resident = V == 8 ? 3 : 4 };
@@ -107,36 +51,6 @@ template <class X, int V, bool COLUMNS> struct moments {
     }
 };
 
-struct moments_to {
-    double *sums;
-    size_t values, channels;
-
-    __device__ void one(size_t c, const double sum[2]) const
-    {
-        if (c == 0)
-            sums[0] = (double)values;
-        sums[1 + c] = sum[0];
-        sums[1 + channels + c] = sum[1];
-    }
-};
-
-/* Each of W channels. */
-template <class OUT, int W> struct channels_to {
-    enum { numbers = 2 };
-    OUT out;
-
-    __device__ void one(size_t c, const double sum[2]) const
-    {
-        out.one(c, sum);
-    }
-
-    __device__ void operator()(size_t c, const double *sum) const
-    {
-        for (int j = 0; j < W; j++)
-            one(c * W + j, sum + 2 * j);
-    }
-};
-
 template <class R> struct statistics {
     size_t channels;
     double eps, momentum;
@@ -159,9 +73,10 @@ template <class R> struct statistics {
 
 /* sums: NULL in evaluation. */
 template <class R>
-__global__ void __launch_bounds__(THREADS) statistics_kernel(statistics<R> s, const double *sums)
+__global__ void __launch_bounds__(PL_BATCHNORM_THREADS)
+    statistics_kernel(statistics<R> s, const double *sums)
 {
-    size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t c = (size_t)blockIdx.x * PL_BATCHNORM_THREADS + threadIdx.x;
 
     if (c >= s.channels)
         return;
@@ -173,7 +88,7 @@ __global__ void __launch_bounds__(THREADS) statistics_kernel(statistics<R> s, co
     s.inv_std[c] = (R)(1 / sqrt((double)s.running_var[c] + s.eps));
 }
 
-/* Forward's sums, and what is made of them where there are no others. */
+/* Takes forward's sums. Where no rank adds its own, it also makes the statistics of them. */
 template <class R> struct statistics_to {
     moments_to sums;
     statistics<R> of;
@@ -186,85 +101,6 @@ template <class R> struct statistics_to {
             of.one(c, (double)sums.values, sum[0], sum[1]);
     }
 };
-
-/* The elements, for the passes over all of them. */
-struct elements {
-    size_t count, channels, rows, lines; /* a thread's rows are so many lines apart */
-    divider by_inner, by_channels, by_groups;
-
-    /* As few rows of so many groups as leave enough threads. */
-    static size_t lines_of(size_t batch, size_t groups)
-    {
-        size_t least = ceil_div(batch, ROWS), wanted = groups ? ceil_div(ENOUGH, groups) : 1;
-
-        return wanted < least ? least : wanted < batch ? wanted : batch;
-    }
-
-    elements(const struct pl_batchnorm_args *a, int v)
-        : count(a->batch * a->channels * a->inner), channels(a->channels), rows(a->batch),
-          lines(lines_of(a->batch, a->channels / (size_t)v)), by_inner(a->inner),
-          by_channels(a->channels), by_groups(a->channels / (size_t)v)
-    {
-    }
-};
-
-/* F: `template <int W> numbers<W>`, made of W channels from `c` on; `template <int V> terms<V>`,
- * the V elements from i on of each array that is read (`take_terms(i)`); and `do_some(i, terms,
- * numbers)`, where these have W = 1 or W = V channels. */
-template <class F, int V, bool COLUMNS>
-__global__ void __launch_bounds__(THREADS) elements_kernel(elements e, F f)
-{
-    const unsigned ahead = V == 8 ? 2 : 4; /* rows that a thread reads before it writes them */
-    size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x, at, rest;
-
-    if (COLUMNS) {
-        size_t line = e.by_groups(thread, &at);
-
-        if (line >= e.lines)
-            return;
-        typename F::template numbers<V> of(f, at * V);
-
-        for (size_t row = line; row < e.rows; row += ahead * e.lines) {
-            typename F::template terms<V> in[ahead] = {};
-
-            PL_UNROLL
-            for (unsigned k = 0; k < ahead; k++)
-                if (row + k * e.lines < e.rows)
-                    in[k] = f.template take_terms<V>((row + k * e.lines) * e.channels + at * V);
-            PL_UNROLL
-            for (unsigned k = 0; k < ahead; k++)
-                if (row + k * e.lines < e.rows)
-                    f.template do_some<V, V>((row + k * e.lines) * e.channels + at * V, in[k], of);
-        }
-        return;
-    }
-    if (thread * V >= e.count)
-        return;
-    rest = e.by_inner(thread * V, &at);
-    e.by_channels(rest, &at);
-    typename F::template numbers<1> of(f, at);
-
-    f.template do_some<V, 1>(thread * V, f.template take_terms<V>(thread * V), of);
-}
-
-template <int V, bool COLUMNS, class F>
-void all_elements(const struct pl_batchnorm_args *a, const F &f)
-{
-    elements e(a, V);
-    size_t threads = COLUMNS ? a->channels / V * e.lines : ceil_div(e.count, V);
-
-    if (e.count)
-        PL_LAUNCH((elements_kernel<F, V, COLUMNS>), ceil_div(threads, THREADS), THREADS, 0, e, f);
-}
-
-/* y before relu, and before r is added. Backward computes it by the same instructions, for the same
- * bits. */
-template <class R> static __device__ __forceinline__ R normal(R x, R mean, R inv_std, R w, R b)
-{
-    R v = (x - mean) * inv_std;
-
-    return v * w + b;
-}
 
 /* X: type of x; Y: of y; G: of w and b. */
 template <class X, class Y, class G> struct normalize {
@@ -437,9 +273,10 @@ template <class G> struct factors {
 
 /* sums: NULL in evaluation. */
 template <class G>
-__global__ void __launch_bounds__(THREADS) factors_kernel(factors<G> f, const double *sums)
+__global__ void __launch_bounds__(PL_BATCHNORM_THREADS)
+    factors_kernel(factors<G> f, const double *sums)
 {
-    size_t c = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t c = (size_t)blockIdx.x * PL_BATCHNORM_THREADS + threadIdx.x;
 
     if (c >= f.channels)
         return;
@@ -449,7 +286,7 @@ __global__ void __launch_bounds__(THREADS) factors_kernel(factors<G> f, const do
         f.one(c, 1, 0, 0);
 }
 
-/* Backward's sums, or what is made of them where there are no others. */
+/* Takes backward's sums. Where no rank adds its own, it makes the factors of them instead. */
 template <class G> struct back_moments_to {
     moments_to sums;
     factors<G> of;
@@ -699,8 +536,9 @@ template <class T> void batchnorm_forward(const struct pl_batchnorm_args *a)
     typedef real<T> R;
 
     if (a->channels && !(a->alone && a->training))
-        PL_LAUNCH((statistics_kernel<R>), ceil_div(a->channels, THREADS), THREADS, 0,
-                  statistics_of<R>(a), (const double *)(a->training ? a->sums : NULL));
+        PL_LAUNCH((statistics_kernel<R>), ceil_div(a->channels, PL_BATCHNORM_THREADS),
+                  PL_BATCHNORM_THREADS, 0, statistics_of<R>(a),
+                  (const double *)(a->training ? a->sums : NULL));
     typed<T>::run(FORWARD, a, NULL);
 }
 
@@ -719,8 +557,9 @@ template <class T> void batchnorm_backward(const struct pl_batchnorm_args *a)
         f = (real<T> *)scratch(PL_BATCHNORM_FACTORS * a->channels * sizeof(*f));
         if (!f)
             return;
-        PL_LAUNCH((factors_kernel<T>), ceil_div(a->channels, THREADS), THREADS, 0,
-                  factors_of<T>(a, f), (const double *)(a->training ? a->back_sums : NULL));
+        PL_LAUNCH((factors_kernel<T>), ceil_div(a->channels, PL_BATCHNORM_THREADS),
+                  PL_BATCHNORM_THREADS, 0, factors_of<T>(a, f),
+                  (const double *)(a->training ? a->back_sums : NULL));
     }
     typed<T>::run(BACKWARD, a, f);
 }
