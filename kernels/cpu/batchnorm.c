@@ -141,7 +141,8 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     }
     n = a->sums[0];
     m = a->sums[1 + c] / n;
-    var = PL_MAX(a->sums[1 + a->channels + c] / n - m * m, 0.0);
+    var = a->sums[1 + a->channels + c] / n - m * m;
+    var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (float)m;
     inv_std[c] = (float)(1 / sqrt(var + a->eps));
     if (running_mean) {

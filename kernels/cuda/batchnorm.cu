@@ -59,8 +59,9 @@ template <class R> struct statistics {
     /* Of n values with these sums. */
     __device__ __forceinline__ void one(size_t c, double n, double of_x, double of_squares) const
     {
-        double m = of_x / n, var = fmax(of_squares / n - m * m, 0.0);
+        double m = of_x / n, var = of_squares / n - m * m;
 
+        var = var < 0 ? 0 : var; /* by rounding; NaN stays */
         mean[c] = (R)m;
         inv_std[c] = (R)(1 / sqrt(var + eps));
         if (running_mean) {

@@ -58,7 +58,8 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     }
     n = a->sums[0];
     m = a->sums[1 + c] / n;
-    var = fmax(a->sums[1 + a->channels + c] / n - m * m, 0);
+    var = a->sums[1 + a->channels + c] / n - m * m;
+    var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (real)m;
     inv_std[c] = (real)(1 / sqrt(var + a->eps));
     if (running_mean) {

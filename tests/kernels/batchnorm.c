@@ -321,6 +321,50 @@ static void split(const struct pl_kernels *k)
     check_end_case();
 }
 
+/* A channel with a value that is not finite has no variance: all of it becomes NaN, as PyTorch's,
+ * and so does its running variance. Else evaluation would find numbers in spite of a mean that is
+ * infinite, and relu zeros. */
+static void not_finite(
+    const struct pl_kernels *ref, const struct pl_kernels *got, size_t inner, bool alone, bool relu)
+{
+    enum { BATCH = 4, CHANNELS = 4 };
+    const float bad[CHANNELS] = {INFINITY, -INFINITY, NAN, 0.5f};
+    static struct buffers b[2];
+    struct pl_batchnorm_args want, have,
+        s = {.batch = BATCH,
+             .channels = CHANNELS,
+             .inner = inner,
+             .eps = 1e-5,
+             .momentum = 0.1,
+             .training = true,
+             .alone = alone,
+             .relu = relu};
+    float *x = check_floats(count(&s), FILL_RANDOM);
+
+    check_case("batchnorm of what is not finite, inner %zu alone %d relu %d", inner, alone, relu);
+    for (size_t c = 0; c < CHANNELS; c++)
+        x[(CHANNELS + c) * inner + inner / 2] = bad[c];
+    s.x = x;
+    s.dx = check_floats(count(&s), FILL_RANDOM);
+    s.dw = s.db = s.running_mean = s.running_var = check_floats(CHANNELS, FILL_RANDOM);
+    want = outputs(s, &b[0]);
+    have = outputs(s, &b[1]);
+    all(ref, &want);
+    all(got, &have);
+    for (size_t i = 0; i < count(&s); i++)
+        if (isfinite(bad[i / inner % CHANNELS]) == 0) {
+            check_close("y of ref", i, ((float *)want.y)[i], NAN, 0);
+            check_close("y", i, ((float *)have.y)[i], NAN, 0);
+        }
+    for (size_t c = 0; c < CHANNELS; c++) {
+        double w = isfinite(bad[c]) ? ((float *)want.running_var)[c] : NAN;
+
+        check_close("running_var of ref", c, ((float *)want.running_var)[c], w, 0);
+        check_close("running_var", c, ((float *)have.running_var)[c], w, 1e-6 * (1 + fabs(w)));
+    }
+    check_end_case();
+}
+
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (size_t n = 0; n < check_many(200, 200); n++)
@@ -347,4 +391,6 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     }
     one(ref, got, 3, 2, 4096, FILL_RANDOM);
     split(got);
+    for (unsigned way = 0; way < 8; way++)
+        not_finite(ref, got, way & 1 ? 5 : 1, way & 2, way & 4);
 }
