@@ -101,6 +101,32 @@ static enum plume_dtype find_dtype(const char *name)
     return 0;
 }
 
+/* -EINVAL: a key of a tensor is there twice, and readers would differ on the one that counts. */
+static int check_keys(const struct pl_mini_value *object)
+{
+    static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+    bool seen[PL_COUNT(keys)] = {false};
+    struct pl_mini_value key, value;
+    size_t pos = 0;
+    int more, r;
+
+    while ((more = pl_mini_member(object, &pos, &key, &value)) == 1) {
+        _cleanup_free_ char *name = NULL;
+
+        r = pl_mini_string(&key, &name);
+        if (r < 0)
+            return r;
+        for (size_t i = 0; i < PL_COUNT(keys); i++) {
+            if (strcmp(name, keys[i]) != 0)
+                continue;
+            if (seen[i])
+                return -EINVAL;
+            seen[i] = true;
+        }
+    }
+    return more;
+}
+
 /* Takes over the name on success. *end is raised to the end of the tensor's data. */
 static int read_tensor(struct pl_checkpoint *c,
                        char *name,
@@ -114,7 +140,8 @@ static int read_tensor(struct pl_checkpoint *c,
 
     if (!text)
         return -ENOMEM;
-    if (value->type != PL_MINI_OBJECT || pl_mini_get_string(text, "dtype", &dtype) < 0 ||
+    if (value->type != PL_MINI_OBJECT || check_keys(value) < 0 ||
+        pl_mini_get_string(text, "dtype", &dtype) < 0 ||
         two_numbers(text, "data_offsets", offset) < 0 || offset[1] < offset[0])
         return -EINVAL;
     t.dtype = find_dtype(dtype);

@@ -296,6 +296,48 @@ static void test_tensors_that_overlap(void **state)
     tmpdir_remove(dir);
 }
 
+/* One key twice: readers would differ on the one that counts. */
+static void test_keys_of_a_tensor_that_are_there_twice(void **state)
+{
+    static const struct {
+        const char *keys;
+        bool good;
+    } cases[] = {
+        {"\"other\":1,\"other\":2", true}, /* which nobody reads */
+        {"\"dtype\":\"F32\"", false},
+        {"\"dtype\":\"I32\"", false},
+        {"\"shape\":[7,5]", false},
+        {"\"data_offsets\":[0,140]", false},
+        {"\"data_\\u006fffsets\":[0,140]", false},
+    };
+    _cleanup_free_ char *path = NULL, *report = NULL;
+    char file[1024], dir[64];
+    struct pl_error err;
+    struct net net;
+
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    path = pl_path_join(dir, "x.safetensors");
+    build(&net, PL_REAL_F32);
+    for (size_t i = 0; i < 2 * PL_COUNT(cases); i++) {
+        const char *keys = cases[i / 2].keys;
+        int len;
+
+        memset(file, 0, sizeof(file));
+        len = snprintf(file + 8, sizeof(file) - 8,
+                       "{\"a\":{%s%s\"dtype\":\"F32\",\"shape\":[5,7],"
+                       "\"data_offsets\":[0,140]%s%s}}",
+                       i % 2 ? "" : keys, i % 2 ? "" : ",", i % 2 ? "," : "", i % 2 ? keys : "");
+        file[0] = (char)len;
+        assert_int_equal(pl_file_replace(path, file, 8 + (size_t)len + 140, 0600, NULL), 0);
+        assert_int_equal(load(&net, path, 0, false, &report, &err),
+                         cases[i / 2].good ? 0 : -EINVAL);
+        if (!cases[i / 2].good)
+            assert_non_null(strstr(err.text, "the file's header is malformed"));
+    }
+    tear(&net);
+    tmpdir_remove(dir);
+}
+
 /* Two names that become one. */
 static void test_maps_that_collide(void **state)
 {
@@ -322,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_an_index_is_read_as_it_is),
         cmocka_unit_test(test_tensors_that_overlap),
+        cmocka_unit_test(test_keys_of_a_tensor_that_are_there_twice),
         cmocka_unit_test(test_maps_that_collide),
     };
 
