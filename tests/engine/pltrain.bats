@@ -282,6 +282,20 @@ bits() {
     says 1 "chosen by 'val_f1', which nothing logs" --checkpoint-dir c --monitor val_f1 mlp
 }
 
+@test "a watched value that no epoch of a run will have: it warns before the first one" {
+    local -a args=(--epochs 2 --limit-train-batches 2 --limit-val-batches 1 --limit-test-batches 1)
+    local why="but no epoch of this run has a validation: epochs is 2, and option '--check-val-every-n-epoch' 3"
+    run -0 --separate-stderr pltrain "${args[@]}" --check-val-every-n-epoch 3 --early-stop val_loss mlp
+    [ "$stderr" = "pltrain: warning: early stopping watches 'val_loss', $why" ] || { echo "$stderr"; false; }
+    run -0 --separate-stderr pltrain "${args[@]}" --check-val-every-n-epoch 3 --checkpoint-dir d --monitor val_loss mlp
+    [ "$stderr" = "pltrain: warning: checkpoints are chosen by 'val_loss', $why" ] || { echo "$stderr"; false; }
+    for args2 in "--check-val-every-n-epoch 2 --early-stop val_loss" "--check-val-every-n-epoch 3 --early-stop train_loss"; do
+        # shellcheck disable=SC2086 # words
+        run -0 --separate-stderr pltrain "${args[@]}" $args2 mlp
+        [ -z "$stderr" ] || { echo "$stderr"; false; }
+    done
+}
+
 @test "early stopping has ended a run also for its checkpoint, unless it may wait longer now" {
     local -a args=(--epochs 9 --limit-train-batches 12 --limit-val-batches 1 --limit-test-batches 1)
     local -a stop=(--early-stop val_loss --early-stop-mode max --patience 2)

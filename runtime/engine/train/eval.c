@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/train/eval.h"
+#include "common/base/log.h"
 #include "runtime/engine/train/xla_step.h"
 
 #include <math.h>
@@ -262,6 +263,16 @@ static bool is_logged(const struct pl_trainer *t, const char *name)
     return false;
 }
 
+/* False if the run has epochs, and none of them has a validation. */
+static bool validates_ever(const struct pl_trainer *t)
+{
+    uint64_t every = t->options->val_every, epoch = t->state.epoch;
+    double next = (double)(epoch - epoch % every) + (double)every; /* the first with one: its end */
+    double end = ceil(pl_hparams_value(t->hparams, "epochs"));
+
+    return t->options->fast_dev_run || (double)epoch >= end || next <= end;
+}
+
 /* name: a value that `who` watches; NULL: none. */
 static int
 check_monitor(const struct pl_trainer *t, const char *who, const char *name, struct pl_error *err)
@@ -276,6 +287,12 @@ check_monitor(const struct pl_trainer *t, const char *who, const char *name, str
         return pl_error_set(err, -ENOENT,
                             "%s '%s', which nothing logs: validation values are called val_NAME",
                             who, name);
+    if (name && strcmp(name, "train_loss") != 0 && t->comm->rank == 0 && !validates_ever(t))
+        pl_log_warn("train",
+                    "%s '%s', but no epoch of this run has a validation: epochs is %g, and option "
+                    "'--check-val-every-n-epoch' %llu",
+                    who, name, pl_hparams_value(t->hparams, "epochs"),
+                    (unsigned long long)t->options->val_every);
     return 0;
 }
 
