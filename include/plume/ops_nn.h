@@ -232,17 +232,22 @@ static inline plume_tensor *plume_cross_entropy_smooth(struct plume_context *pl,
 }
 
 /* Sum of p (log p - log_q) over all elements, divided by the first dimension of p (PyTorch's
- * "batchmean"), [1]; log_q and p of one shape. A p of 0 adds 0. */
+ * "batchmean"), [1]; log_q and p of one shape. A p of 0 adds 0; one below 0, as of logarithms,
+ * makes all NaN. The gradient of a p of 0, minus infinity (PyTorch's is NaN), is log(1.2e-38) -
+ * log_q. */
 static inline plume_tensor *
 plume_kl_div(struct plume_context *pl, plume_tensor *log_q, plume_tensor *p)
 {
     size_t shape[PLUME_RANK_MAX] = {1};
-    plume_tensor *log_p, *sum;
+    const size_t one = 1;
+    plume_tensor *log_p, *sum, *below;
 
     if (log_q && p && !plume_two_fit(pl, log_q, p, 1))
         return plume_refuse_two(pl, "kl_div: the two have other dimensions: is one transposed?",
                                 log_q, p);
     log_p = pl_f32_map(pl, p, PLUME_MAP_CLAMP, 1.17549435e-38, HUGE_VAL); /* f16 has 0 for it */
+    below = pl_f32_choose(pl, p, plume_full(pl, 1, &one, 0), NULL, PLUME_CHOOSE_LT);
+    log_p = pl_f32_choose(pl, below, p, log_p, PLUME_CHOOSE_WHERE);
     log_p = pl_f32_map(pl, log_p, PLUME_MAP_LOG, 0, 0);
     sum = pl_f32_mul(pl, p, pl_f32_sub(pl, log_p, log_q));
     sum = pl_f32_sum(pl, sum, 0, PLUME_RANK_MAX);

@@ -56,6 +56,37 @@ static void test_losses(void **state)
     check(&step, plume_cross_entropy_smooth(&step.pl, a, b, 0.15), &golden_smooth, 1);
 }
 
+/* A p of 0 adds 0, and one below 0, as of logarithms of shares, is an error: PyTorch's result is
+ * NaN.
+ */
+static void test_kl_div_of_what_is_no_share(void **state)
+{
+    const double given[] = {0, -0.0, -0.25, -DBL_MIN, -INFINITY, NAN, DBL_MIN};
+
+    (void)state;
+    for (size_t i = 0; i < PL_COUNT(given); i++) {
+        bool good = given[i] >= 0;
+        struct step step;
+        plume_tensor *log_q, *p, *kl;
+
+        begin(&step);
+        log_q = REAL(1, 3);
+        p = SHARE(1, 3);
+        step.data[1][0] = given[i];
+        kl = plume_kl_div(&step.pl, log_q, p);
+        run(&step, kl);
+        assert_int_equal(isnan(*(double *)pl_tensor_data(kl)), !good);
+        for (size_t k = 1; k < 3 && good; k++)
+            assert_true(isfinite(step.grad[1][k]));
+        if (good) {
+            double want = (log(1.17549435e-38) - step.data[0][0]) * step.data[2][0];
+
+            same("the gradient of p", &step.grad[1][0], &want, 1);
+        }
+        pl_tape_finish(&step.tape);
+    }
+}
+
 /* Classes' labels or values of another shape. */
 static plume_tensor *call(struct step *step, int which, plume_tensor *a, plume_tensor *b)
 {
@@ -519,6 +550,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_kl_div_of_what_is_no_share),
         cmocka_unit_test(test_losses_of_two_that_do_not_fit),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_attention_drops_in_training_only),
