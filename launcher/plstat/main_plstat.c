@@ -97,7 +97,7 @@ static const struct pl_option options[] = {
     {"check", 0, NULL, NULL, "exit with 1 if a trial or job shown has failed",
      PL_OPTION_TRUE(struct pl_plstat, check)},
     {"nodes", 0, "N", "With doctor",
-     "look at up to N nodes, by srun [2; inside a job: all of its nodes]",
+     "look at up to N nodes, by srun (2; inside a job: all of its nodes)",
      PL_OPTION_CALL(set_doctor_nodes)},
     {"probe", 0, "FILE", NULL,
      "doctor runs this on nodes: print the facts of this node, and a line of FILE",
