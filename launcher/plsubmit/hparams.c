@@ -18,6 +18,14 @@ bool pl_hparams_is_pltrain(const char *program)
     return strcmp(slash ? slash + 1 : program, "pltrain") == 0;
 }
 
+bool pl_hparams_is_module(const char *name, const char *pltrain)
+{
+    const char *const argv[] = {pltrain, "--list-hparams", "--", name, NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+
+    return pl_child_run(argv, NULL, LIMIT_MS, &child, NULL) == 0 && child.status == 0;
+}
+
 /* Appends arg with value number k of each axis, or an axis' last one. *ret_last: no axis in it has
  * more values than k + 1. */
 static int add_values(
@@ -130,6 +138,8 @@ static int run(char *const *list, const char *module, char **ret_warning, struct
     if (r == 0 && child.status == 0)
         return 0;
     first_line(&child.err, line, sizeof(line));
+    if (r == 0 && WIFEXITED(child.status) && WEXITSTATUS(child.status) == PL_EXIT_NOT_FOUND)
+        return pl_error_set(err, -ENOENT, "pltrain: %s", line);
     if (r == 0 && WIFEXITED(child.status) && WEXITSTATUS(child.status) == PL_EXIT_USAGE)
         return pl_error_set(err, -EINVAL, "pltrain%s%.100s: %s", module ? " " : "",
                             module ? module : "", line);

@@ -113,7 +113,18 @@ launch(const struct pl_spec *spec, const struct pl_snapshot *snapshot, const cha
     return pl_submission_send(&s, spec, bin_dir);
 }
 
-/* pltrain itself checks its options and hyper-parameters, with each value of each axis. */
+/* True if the trials may have a module that is not here. */
+static bool makes_modules(const struct pl_spec *spec)
+{
+    static const char name[] = "PLUME_MODULE_PATH";
+
+    for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
+        if (strncmp(*item, name, strlen(name)) == 0)
+            return true;
+    return pl_spec_sets_path(spec);
+}
+
+/* pltrain itself checks its module, options and hyper-parameters, with each value of each axis. */
 static int check_hparams(struct pl_spec *spec, const char *bin_dir, struct pl_error *err)
 {
     _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain"), *warning = NULL;
@@ -121,6 +132,10 @@ static int check_hparams(struct pl_spec *spec, const char *bin_dir, struct pl_er
 
     if (r == 0 && pl_hparams_is_pltrain(spec->argv[0]))
         r = pl_hparams_check(&spec->grid, spec->argv, pltrain, &warning, err);
+    if (r == -ENOENT && makes_modules(spec)) {
+        warning = strdup(pl_error_text(err));
+        r = warning ? 0 : -ENOMEM;
+    }
     if (r == 0 && warning && pl_spec_warn(spec, "%s", warning) < 0)
         r = -ENOMEM;
     return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;

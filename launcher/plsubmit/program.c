@@ -15,6 +15,13 @@ static bool is_options_file(const char *name)
            access(name, R_OK) == 0;
 }
 
+static bool ends_in(const char *name, const char *ending)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot && strcmp(dot, ending) == 0;
+}
+
 /* The reason why the program cannot be used, and what to do. */
 static char *reason(const char *name)
 {
@@ -23,6 +30,10 @@ static char *reason(const char *name)
     if (is_options_file(name))
         return pl_strf("'%s' is not a program: for a file of options write --job-file %s", name,
                        name);
+    if (ends_in(name, ".so") && access(name, F_OK) == 0)
+        return pl_strf("'%s' is a shared object, not a program: to train this module write pltrain "
+                       "%s%s",
+                       name, strchr(name, '/') ? "" : "./", name);
     if (!strchr(name, '/')) {
         if (stat(name, &st) == 0)
             return pl_strf("program '%s' is not in PATH: write ./%s for the file in this folder",
@@ -33,6 +44,10 @@ static char *reason(const char *name)
         return pl_strf("program '%s' cannot be found: %s", name, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return pl_strf("program '%s' is not a file", name);
+    if (ends_in(name, ".c"))
+        return pl_strf("'%s' is a C source, not a program: compile the module as plume-module(7) "
+                       "shows, and write pltrain and the file that the compiler made",
+                       name);
     return pl_strf("program '%s' is not executable: chmod +x it, or name its interpreter", name);
 }
 
@@ -45,7 +60,7 @@ int pl_spec_find_program(
     if (!*name)
         return pl_error_set(err, -ENOENT, "the program's name is empty");
     if (strchr(name, '/')) {
-        found = pl_program_is(name) ? strdup(name) : NULL;
+        found = pl_program_is(name) && !ends_in(name, ".so") ? strdup(name) : NULL;
     } else {
         r = pl_program_search(name, &found);
         if (r < 0)

@@ -199,6 +199,9 @@ int pl_spec_resolve(struct pl_spec *spec,
 int pl_spec_find_program(
     const char *name, bool lenient, char **ret, char **ret_warning, struct pl_error *err);
 
+/* True if the set-up may change the file that a program's name stands for, or make it. */
+bool pl_spec_sets_path(const struct pl_spec *spec);
+
 /* Adds a warning for the user. -ENOMEM. */
 int pl_spec_warn(struct pl_spec *spec, const char *fmt, ...) PL_PRINTF(2, 3);
 

@@ -145,8 +145,7 @@ static int bundled_program(struct pl_spec *spec, const char *bin_dir, char *cons
     return r;
 }
 
-/* True if the set-up may change the file that a program's name stands for. */
-static bool sets_path(const struct pl_spec *spec)
+bool pl_spec_sets_path(const struct pl_spec *spec)
 {
     for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
         if (strncmp(*item, "PATH=", 5) == 0 || strcmp(*item, "PATH") == 0)
@@ -193,9 +192,21 @@ static int check_first_word(const struct pl_spec *spec, const char *word, struct
     return 0;
 }
 
-static int user_program(struct pl_spec *spec, char *const *words, struct pl_error *err)
+/* Adds to the error of a program that is not in PATH that a module has this name. */
+static void hint_module(const char *name, const char *bin_dir, struct pl_error *err)
 {
-    bool later = sets_path(spec);
+    _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain");
+
+    if (pltrain && *name && !strchr(name, '/') && pl_hparams_is_module(name, pltrain))
+        pl_error_set(err, -ENOENT,
+                     "program '%s' is not in PATH: for the module '%s' write pltrain %s", name,
+                     name, name);
+}
+
+static int
+user_program(struct pl_spec *spec, char *const *words, const char *bin_dir, struct pl_error *err)
+{
+    bool later = pl_spec_sets_path(spec);
     _cleanup_free_ char *program = NULL, *warning = NULL;
     int r;
 
@@ -213,6 +224,8 @@ static int user_program(struct pl_spec *spec, char *const *words, struct pl_erro
         r = pl_python_env_program(spec, words[0], &program);
     if (r == 0 && !program)
         r = pl_spec_find_program(words[0], later, &program, &warning, err);
+    if (r == -ENOENT)
+        hint_module(words[0], bin_dir, err);
     if (r < 0)
         return r;
     if (warning)
@@ -419,7 +432,7 @@ int pl_spec_resolve(struct pl_spec *spec,
     if (r == 0)
         r = pl_start_words(spec, words, &whole, err);
     if (r == 0 && words[0])
-        r = user_program(spec, whole, err);
+        r = user_program(spec, whole, bin_dir, err);
     if (r < 0)
         return r;
     if (!words[0] && bundled_program(spec, bin_dir, whole) < 0)

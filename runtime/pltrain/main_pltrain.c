@@ -84,9 +84,11 @@ static int complain(int code, const struct pl_error *err)
 }
 
 /* Exit code of a failure. */
-static int exit_code(int r)
+/* Of pl_module_open(): there is no module, or a file that is none on any machine. */
+static int module_exit_code(int r)
 {
-    return r == -ENOENT ? PL_EXIT_NOT_FOUND : r == -EINTR ? PL_EXIT_INTERRUPTED : PL_EXIT_FAILED;
+    return r == -ENOENT || r == -ENOEXEC || r == -EPROTO || r == -EINVAL ? PL_EXIT_NOT_FOUND
+                                                                         : PL_EXIT_FAILED;
 }
 
 /* The module may choose the address at which the ranks meet. */
@@ -494,7 +496,7 @@ static int run_module(struct pl_pltrain *p)
     pl_crash_hook(NULL);
 
     if (r < 0)
-        return complain(exit_code(r), &err);
+        return complain(module_exit_code(r), &err);
     r = pl_hparams_init(&hparams, module.hooks.hparams, &err);
     if (r < 0)
         return complain(PL_EXIT_FAILED, &err);

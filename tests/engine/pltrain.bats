@@ -428,17 +428,17 @@ bits() {
 }
 
 @test "a module that is wrong is told so" {
-    says 1 "made for module interface 2, this pltrain has 1" "$BROKEN/broken_abi.so"
-    says 1 "has no symbol plume_module_entry" "$BROKEN/broken_entry.so"
-    says 1 "plume_module_entry() returned NULL" "$BROKEN/broken_table.so"
-    says 1 "lacks the hook configure" "$BROKEN/broken_hooks.so"
+    says 3 "made for module interface 2, this pltrain has 1" "$BROKEN/broken_abi.so"
+    says 3 "has no symbol plume_module_entry" "$BROKEN/broken_entry.so"
+    says 3 "plume_module_entry() returned NULL" "$BROKEN/broken_table.so"
+    says 3 "lacks the hook configure" "$BROKEN/broken_hooks.so"
     says 1 "hook configure: the weather is bad" "$BROKEN/broken_hook.so"
     says 1 "linear: shapes do not fit" "$BROKEN/broken_shape.so"
     says 1 "asks for hyper-parameter 'learning_rate'" "$BROKEN/broken_optimizer.so"
     says 1 "hook training_step gave no loss" "$BROKEN/broken_loss.so"
     says 1 "data field 0 has no array" "$BROKEN/broken_data.so"
     echo "not a shared object" >"$BATS_TEST_TMPDIR/text.so"
-    says 1 "text.so' is not a shared object: compile the module as plume-module(7) shows" \
+    says 3 "text.so' is not a shared object: compile the module as plume-module(7) shows" \
         "$BATS_TEST_TMPDIR/text.so"
 }
 

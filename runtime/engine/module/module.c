@@ -106,11 +106,11 @@ static int refuse_file(const char *path, const char *why, struct pl_error *err)
     if (fd < 0 || (read(fd, head, sizeof(head)) == sizeof(head) && memcmp(head, "\177ELF", 4) == 0))
         return pl_error_set(err, -ELIBBAD, "cannot load module '%s': %s", path, why);
     if (dot && strcmp(dot, ".py") == 0)
-        return pl_error_set(err, -ELIBBAD,
+        return pl_error_set(err, -ENOEXEC,
                             "'%s' is a Python program, not a module of pltrain: run it by "
                             "'plsubmit python %s' or 'srun plrun -- python %s'",
                             path, path, path);
-    return pl_error_set(err, -ELIBBAD,
+    return pl_error_set(err, -ENOEXEC,
                         "'%s' is not a shared object: compile the module as plume-module(7) shows, "
                         "and name the file that the compiler made",
                         path);
@@ -131,7 +131,7 @@ int pl_module_open(const char *name, struct pl_module *ret, struct pl_error *err
     }
     entry = (const struct plume_module *(*)(void))dlsym(m.handle, PLUME_MODULE_ENTRY);
     if (!entry) {
-        r = pl_error_set(err, -ELIBBAD, "'%s' is not a Plume module: it has no symbol %s", m.path,
+        r = pl_error_set(err, -ENOEXEC, "'%s' is not a Plume module: it has no symbol %s", m.path,
                          PLUME_MODULE_ENTRY);
         goto fail;
     }

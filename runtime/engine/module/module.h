@@ -15,8 +15,9 @@ struct pl_module {
 
 /* `name` with a slash is a path. Otherwise NAME.so is searched in $PLUME_MODULE_PATH (folders,
  * separated by ':'), in "modules" in the program's folder, and in the installation. -ENOENT (lists
- * the folders searched), -ELIBBAD (cannot be loaded, or lacks the entry), -EPROTO (another ABI),
- * -EINVAL (a required hook is NULL). */
+ * the folders searched), -ELIBBAD (a shared object that cannot be loaded here), and for a file that
+ * is no module on any machine -ENOEXEC (no shared object, or one that lacks the entry), -EPROTO
+ * (another ABI), -EINVAL (a required hook is NULL). */
 int pl_module_open(const char *name, struct pl_module *ret, struct pl_error *err);
 void pl_module_close(struct pl_module *module);
 
