@@ -16,6 +16,31 @@ static enum pl_log_level log_level = PL_LOG_WARN;
 static const char *log_subsystems; /* comma list, borrowed from the environment; NULL = all */
 static int log_json;
 
+/* One process of many with the same environment: not a rank, a later task of a step, the job script
+ * of a trial, whose plsubmit has told it, or a daemon, which nobody reads. */
+static bool speaks_first(void)
+{
+    const char *task = pl_env(PL_ENV_SLURM_PROCID);
+
+    return !pl_env(PL_ENV_RANK) && !pl_env(PL_ENV_PLUME_TRIAL) &&
+           (!task || strcmp(task, "0") == 0) && strcmp(log_program, "plrund") != 0;
+}
+
+/* Returns false if the level has no such name. */
+static bool set_level(const char *name, size_t len)
+{
+    if (len == 4 && strncmp(name, "warn", len) == 0) {
+        log_level = PL_LOG_WARN;
+        return true;
+    }
+    for (size_t i = 0; i < PL_COUNT(level_names); i++)
+        if (strlen(level_names[i]) == len && strncmp(name, level_names[i], len) == 0) {
+            log_level = (enum pl_log_level)i;
+            return true;
+        }
+    return false;
+}
+
 void pl_log_init(const char *program)
 {
     const char *spec = pl_env(PL_ENV_PLUME_LOG);
@@ -27,15 +52,16 @@ void pl_log_init(const char *program)
     log_json = format && strcmp(format, "json") == 0;
     log_level = PL_LOG_WARN;
     log_subsystems = NULL;
+    if (format && *format && !log_json && speaks_first())
+        pl_log_write(PL_LOG_WARN, "log", "PLUME_LOG_FORMAT is '%.64s', not json: messages are text",
+                     format);
     if (!spec || !*spec)
         return;
     colon = strchr(spec, ':');
     len = colon ? (size_t)(colon - spec) : strlen(spec);
-    if (len == 4 && strncmp(spec, "warn", len) == 0)
-        log_level = PL_LOG_WARN;
-    for (size_t i = 0; i < PL_COUNT(level_names); i++)
-        if (strlen(level_names[i]) == len && strncmp(spec, level_names[i], len) == 0)
-            log_level = (enum pl_log_level)i;
+    if (!set_level(spec, len) && speaks_first())
+        pl_log_write(PL_LOG_WARN, "log",
+                     "PLUME_LOG is '%.64s', not error, warn, info or debug: warn is used", spec);
     if (colon && colon[1])
         log_subsystems = colon + 1;
 }

@@ -66,6 +66,28 @@ static void test_init_levels(void **state)
     }
 }
 
+static void test_init_unknown(void **state)
+{
+    begin("verbose", NULL);
+    assert_string_equal(written(), "tool: warning: PLUME_LOG is 'verbose', not error, warn, info "
+                                   "or debug: warn is used\n");
+    begin("verbose:net", "xml");
+    assert_string_equal(written(),
+                        "tool: warning: PLUME_LOG_FORMAT is 'xml', not json: messages are text\n"
+                        "tool: warning: PLUME_LOG is 'verbose:net', not error, warn, info or "
+                        "debug: warn is used\n");
+    begin("warning", "");
+    assert_string_equal(written(), "");
+    setenv("RANK", "0", 1);
+    begin("verbose", "xml");
+    assert_string_equal(written(), "");
+    unsetenv("RANK");
+    setenv("SLURM_PROCID", "1", 1);
+    begin("verbose", "xml");
+    assert_string_equal(written(), "");
+    unsetenv("SLURM_PROCID");
+}
+
 static void test_init_subsystems(void **state)
 {
     begin("debug:net,child", NULL);
@@ -163,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_init_levels),
+        cmocka_unit_test_setup_teardown(test_init_unknown, redirect, restore),
         cmocka_unit_test(test_init_subsystems),
         cmocka_unit_test(test_limit_pass),
         cmocka_unit_test_setup_teardown(test_write_plain, redirect, restore),
