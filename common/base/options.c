@@ -204,6 +204,14 @@ unknown(const struct pl_command *command, const char *word, size_t len, struct p
                         word[1] == '-' ? (int)len : 2, word, command->name);
 }
 
+/* True for "--NAME" or "--NAME=VALUE" of the command: after an option that needs a value this value
+ * was forgotten. */
+static bool is_option(const struct pl_command *command, const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "--version") == 0 ||
+           (strncmp(word, "--", 2) == 0 && pl_options_find(command, word));
+}
+
 int pl_options_parse(const struct pl_command *command,
                      int argc,
                      char **argv,
@@ -253,8 +261,15 @@ int pl_options_parse(const struct pl_command *command,
                 return pl_error_set(err, -EINVAL, "option '--%s' needs a value: --%s %s", o->name,
                                     o->name, o->arg);
             value = argv[i];
+            if (is_option(command, value))
+                return pl_error_set(err, -EINVAL,
+                                    "option '--%s' needs a value, and '%.100s' is an option: write "
+                                    "--%s=%.100s if it is meant",
+                                    o->name, value, o->name, value);
         }
         r = o->target.set(ctx, o, value, err);
+        if ((r == -EINVAL || r == -ERANGE) && value && command->explain_value)
+            command->explain_value(o->name, value, err);
         if (r < 0)
             return pl_error_wrap(err, r, "--%s", o->name);
     }

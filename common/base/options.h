@@ -127,6 +127,9 @@ struct pl_command {
     /* May be NULL. Sets err and returns its code if `word` ("--name" or "-x") is an option of
      * another program that users type out of habit; else 0. */
     int (*explain)(const char *word, struct pl_error *err);
+    /* May be NULL. After option `name` has refused `value`: replaces err's text if another program
+     * has the value under another name. */
+    void (*explain_value)(const char *name, const char *value, struct pl_error *err);
 };
 
 /* Parses until the first word that is not an option, or "--", and stores each value in its target.

@@ -69,6 +69,116 @@ static const struct {
     {"output-dir", "write --checkpoint-dir DIR and --log-dir DIR"},
 };
 
+/* Values by option; '-', '_' and the case are as in pl_near_distance(). */
+static const struct {
+    const char *name, *value, *text;
+} values[] = {
+    {"strategy", "fsdp", "--strategy sharded --shard param"},
+    {"strategy", "fsdp2", "--strategy sharded --shard param"},
+    {"strategy", "fsdp-native", "--strategy sharded --shard param"},
+    {"strategy", "hsdp", "--strategy sharded --shard param --shard-group node"},
+    {"strategy", "zero", "--strategy sharded"},
+    {"strategy", "zero1", "--strategy sharded"},
+    {"strategy", "zero-1", "--strategy sharded"},
+    {"strategy", "zero2", "--strategy sharded --shard grad"},
+    {"strategy", "zero-2", "--strategy sharded --shard grad"},
+    {"strategy", "zero3", "--strategy sharded --shard param"},
+    {"strategy", "zero-3", "--strategy sharded --shard param"},
+    {"strategy", "deepspeed", "--strategy sharded --shard grad"},
+    {"strategy", "deepspeed-stage-1", "--strategy sharded"},
+    {"strategy", "deepspeed-stage-2", "--strategy sharded --shard grad"},
+    {"strategy", "deepspeed-stage-3", "--strategy sharded --shard param"},
+    {"strategy", "ddp-sharded", "--strategy sharded --shard grad"},
+    {"strategy", "tp", "--tensor-parallel K"},
+    {"strategy", "tensor-parallel", "--tensor-parallel K"},
+    {"strategy", "megatron", "--tensor-parallel K"},
+    {"strategy", "modelparallel", "--tensor-parallel K, or --strategy pipeline"},
+    {"strategy", "model-parallel", "--tensor-parallel K, or --strategy pipeline"},
+    {"strategy", "pp", "--strategy pipeline"},
+    {"strategy", "pipe", "--strategy pipeline"},
+    {"strategy", "gpipe", "--strategy pipeline --schedule gpipe"},
+    {"strategy", "1f1b", "--strategy pipeline"},
+    {"strategy", "dataparallel", "--strategy dp"},
+    {"strategy", "distributeddataparallel", "--strategy ddp"},
+    {"strategy", "ddp-cpu", "--strategy ddp --processes N"},
+    {"strategy", "ddp-spawn", "--strategy ddp --processes N"},
+    {"strategy", "ddp-fork", "--strategy ddp --processes N"},
+    {"strategy", "ddp-find-unused-parameters-true", "--strategy ddp"},
+    {"strategy", "ddp-find-unused-parameters-false", "--strategy ddp"},
+    {"strategy", "gloo", "--comm tcp"},
+    {"strategy", "nccl", "--comm nccl"},
+    {"strategy", "mpi", "--comm mpi"},
+    {"strategy", "single-device", "--strategy single"},
+    {"strategy", "none", "--strategy auto"},
+    {"shard", "zero1", "--shard os"},
+    {"shard", "zero2", "--shard grad"},
+    {"shard", "zero3", "--shard param"},
+    {"shard", "1", "--shard os"},
+    {"shard", "2", "--shard grad"},
+    {"shard", "3", "--shard param"},
+    {"shard", "full", "--shard param"},
+    {"shard", "full-shard", "--shard param"},
+    {"shard", "shard-grad-op", "--shard grad"},
+    {"shard", "params", "--shard param"},
+    {"shard", "grads", "--shard grad"},
+    {"precision", "16-mixed", "--precision 16"},
+    {"precision", "fp16", "--precision 16"},
+    {"precision", "f16", "--precision 16"},
+    {"precision", "float16", "--precision 16"},
+    {"precision", "half", "--precision 16"},
+    {"precision", "amp", "--precision 16"},
+    {"precision", "mixed", "--precision 16, or bf16"},
+    {"precision", "16-true", "--precision 16 --amp-level O3"},
+    {"precision", "bf16-mixed", "--precision bf16"},
+    {"precision", "bfloat16", "--precision bf16"},
+    {"precision", "bf16-true", "--precision bf16 --amp-level O3"},
+    {"precision", "32-true", "--precision 32"},
+    {"precision", "fp32", "--precision 32"},
+    {"precision", "f32", "--precision 32"},
+    {"precision", "float32", "--precision 32"},
+    {"precision", "float", "--precision 32"},
+    {"precision", "tf32", "--tf32"},
+    {"precision", "64-true", "--precision 64"},
+    {"precision", "fp64", "--precision 64"},
+    {"precision", "f64", "--precision 64"},
+    {"precision", "float64", "--precision 64"},
+    {"precision", "double", "--precision 64"},
+    {"accelerator", "cuda", "--accelerator gpu"},
+    {"accelerator", "nvidia", "--accelerator gpu"},
+    {"accelerator", "xla", "--accelerator tpu"},
+    {"accelerator", "ddp", "--strategy ddp"},
+    {"devices", "cpu", "--accelerator cpu"},
+    {"devices", "cuda", "--accelerator gpu"},
+    {"devices", "gpu", "--accelerator gpu"},
+    {"comm", "gloo", "--comm tcp, or shm"},
+    {"comm", "openmpi", "--comm mpi"},
+};
+
+/* Parts of the names of learning rates' schedules. */
+static const char *const rates[] = {"cos", "linear", "step", "plateau", "cycle", "exp", "constant"};
+
+void pl_pltrain_explain_value(const char *name, const char *value, struct pl_error *err)
+{
+    for (size_t i = 0; i < PL_COUNT(values); i++)
+        if (strcmp(name, values[i].name) == 0 && pl_near_distance(value, values[i].value) == 0) {
+            pl_error_set(err, -EINVAL, "'%s' has another name here: write %s", value,
+                         values[i].text);
+            return;
+        }
+    for (size_t i = 0; i < PL_COUNT(rates); i++)
+        if (strcmp(name, "schedule") == 0 && strcasestr(value, rates[i])) {
+            pl_error_set(err, -EINVAL,
+                         "'%s' is not 1f1b or gpipe, an order of a pipeline's work; a module "
+                         "chooses the schedule of its learning rate",
+                         value);
+            return;
+        }
+    if ((strcmp(name, "devices") == 0 || strcmp(name, "gpus") == 0) &&
+        (strcmp(value, "-1") == 0 || strcmp(value, "all") == 0))
+        pl_error_set(err, -EINVAL, "'%s' for all devices does not exist here: write their number",
+                     value);
+}
+
 /* word: as typed, with `name` in it */
 static int explain(const char *name, const char *word, struct pl_error *err)
 {

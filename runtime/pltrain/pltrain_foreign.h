@@ -15,7 +15,11 @@ int pl_pltrain_set_backend(void *, const struct pl_option *, const char *, struc
  * 0 if the word is none of them. */
 int pl_pltrain_explain(const char *word, struct pl_error *err);
 
-/* The same for "NAME" or "NAME=VALUE", an unknown hyper-parameter. */
+/* For struct pl_command: answers values that PyTorch and its relatives have for what an option of
+ * pltrain does. */
+void pl_pltrain_explain_value(const char *name, const char *value, struct pl_error *err);
+
+/* The same as pl_pltrain_explain() for "NAME" or "NAME=VALUE", an unknown hyper-parameter. */
 int pl_pltrain_explain_hparam(const char *assignment, struct pl_error *err);
 
 #endif

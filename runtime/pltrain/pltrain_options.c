@@ -270,6 +270,7 @@ static const struct pl_command command = {
     .options = options,
     .underscores = true,
     .explain = pl_pltrain_explain,
+    .explain_value = pl_pltrain_explain_value,
 };
 
 int pl_pltrain_explain_unknown(const char *assignment, struct pl_error *err)

@@ -146,7 +146,7 @@ bits() {
     says 2 "needs '--processes'" --processes-per-node 2 mlp
     RANK=0 WORLD_SIZE=1 says 2 "RANK is set" --processes 2 mlp
     says 2 "is none of 32, 64, 16, bf16" --precision 8 mlp
-    says 2 "is none of auto, shm, tcp, mpi, nccl" --comm gloo mlp
+    says 2 "is none of auto, shm, tcp, mpi, nccl" --comm ucx mlp
 }
 
 @test "strategies and devices start the ranks that they need" {
@@ -166,7 +166,7 @@ bits() {
     [ "$(strategy --devices 2 --gpus 1 --gpus 2 --accelerator cpu)" = $'ddp\nddp' ]
     run -1 --separate-stderr pltrain --strategy horovod --processes 2 --sync-batchnorm mlp
     [[ $stderr == *"--sync-batchnorm cannot wait for: choose ddp"* ]]
-    says 2 "is none of auto, single, dp, ddp, ddp2, horovod, sharded" --strategy fsdp mlp
+    says 2 "is none of auto, single, dp, ddp, ddp2, horovod, sharded" --strategy magic mlp
     RANK=0 WORLD_SIZE=1 says 2 "2 devices are asked for, but 1 ranks are on this node, and each rank has one device" \
         --devices 2 mlp
     # One device per rank: --devices 1 is that of each.

@@ -122,6 +122,13 @@ static void test_parse_refused(void **state)
     assert_string_equal(err.text, "unknown option '-x': see tool --help");
     assert_int_equal(PARSE("--nodes"), -EINVAL);
     assert_string_equal(err.text, "option '--nodes' needs a value: --nodes N");
+    assert_int_equal(PARSE("--nodes", "--dry-run", "x"), -EINVAL); /* a forgotten value */
+    assert_string_equal(err.text, "option '--nodes' needs a value, and '--dry-run' is an option: "
+                                  "write --nodes=--dry-run if it is meant");
+    assert_int_equal(PARSE("-N", "--help"), -EINVAL);
+    assert_int_equal(PARSE("--nodes", "--nodes=2"), -EINVAL);
+    assert_int_equal(PARSE("--nodes", "--dry-runs"), 0); /* no option */
+    rest = 77;
     assert_int_equal(PARSE("--dry-run=1"), -EINVAL);
     assert_string_equal(err.text, "option '--dry-run' takes no value");
     assert_int_equal(PARSE("--=x"), -EINVAL);
