@@ -39,6 +39,9 @@ steps() {
     ls -td "$WORK_BASE"/home/.plume/steps/*
 }
 
+# all_up N: so many ranks have written a line into the file `up`.
+all_up() { [ "$(wc -l 2>/dev/null <up)" = "$1" ]; }
+
 # last_job: the job that the newest of them names.
 last_job() {
     local dir
@@ -160,12 +163,23 @@ TXT
 
 @test "scancel ends all of it" {
     as_user srun -Q --plume -J cancel -N2 -n4 bash -c 'echo up >>up; exec tail -f /dev/null' &
-    all_up() { [ "$(wc -l 2>/dev/null <up)" = 4 ]; }
-    wait_for 20 all_up
+    wait_for 20 all_up 4
     scancel -n cancel
     rc=0
     wait $! || rc=$?
     [ "$rc" = 143 ]
+}
+
+@test "ranks that outlive scancel's SIGTERM are cancelled" {
+    as_user srun -Q --plume -J outlives -N1 -n2 bash -c 'trap "" TERM; echo up >>up; exec tail -f /dev/null' &
+    wait_for 20 all_up 2
+    scancel -n outlives
+    rc=0
+    wait $! || rc=$?
+    [ "$rc" = 137 ]
+    result=$(steps | head -n 1)/trial-0000/result.json
+    wait_for 20 test -s "$result"
+    [ "$(json 'd["exit_code"], d["state"], d["cause"]["confidence"]' <"$result")" = "(137, 'cancelled', 'inferred')" ]
 }
 
 @test "a child that a rank leaves behind is ended" {

@@ -297,7 +297,18 @@ def test_plugin_all_done_and_slurm_late(step):
 
 
 def test_plugin_all_killed(step):
+    """SIGKILL from somewhere, and the job runs on."""
+    equal(plugin_all(step, record(), signal.SIGKILL), ("failed", "signal", "seen"))
+
+
+def test_plugin_all_outlived_sigterm(step):
+    """Slurm's SIGKILL after KillWait: it ends the job, and nobody but the ranks got its SIGTERM."""
     equal(plugin_all(step, record(state="COMPLETING"), signal.SIGKILL),
+          ("cancelled", "cancelled", "inferred"))
+
+
+def test_plugin_all_killed_and_slurm_late(step):
+    equal(plugin_all(step, f"sleep 1.7; {record(state='COMPLETING')}", signal.SIGKILL),
           ("failed", "signal", "seen"))
 
 

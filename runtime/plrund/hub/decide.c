@@ -75,6 +75,14 @@ static bool may_have_obeyed(const struct pl_evidence *e, const struct pl_failure
            !first->term_default && WIFEXITED(first->status) && !pl_failure_from_outside(first);
 }
 
+/* Slurm's SIGKILL, after a SIGTERM that nobody but the ranks got: it ends the job, and not because
+ * they have ended, which srun does not know yet. */
+static bool was_ended(const struct pl_evidence *e, const struct pl_failure *first)
+{
+    return e->plugin && was_killed(first) && !first->runtime && e->answer.held &&
+           !e->answer.job_runs;
+}
+
 /* The failure is the cause unless Slurm states another one, or a signal to the step explains it. */
 static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decision d)
 {
@@ -93,7 +101,7 @@ static struct pl_decision by_answer(const struct pl_evidence *e, struct pl_decis
     if (a->kind == PL_CAUSE_NONE || pl_failure_is_crash(first))
         return d;
     /* plrun has not ended yet, so the job does not complete by itself. */
-    if (!e->terminated && !ordered &&
+    if (!e->terminated && !ordered && !was_ended(e, first) &&
         !(may_have_obeyed(e, first) && (!e->plugin || a->held) && !a->job_runs))
         return d;
     /* Slurm would have ended a job that it cancels: where it runs on, the signal was a user's. */

@@ -9,7 +9,8 @@
  *
  * "Cancelled" needs Slurm's word, or a SIGTERM or SIGINT to the step that was seen before the first
  * end. Under the plugin only the ranks get it: there all of them must have ended by it, and the
- * cause is inferred. SIGKILL has a sender that nobody knows, however many ranks it ended.
+ * cause is inferred. SIGKILL has a sender that nobody knows, however many ranks it ended, unless
+ * Slurm ends the job: under the plugin it may follow a SIGTERM that only the ranks got.
  *
  * A job that completes may do so because its ranks have ended. Not by itself, though, while plrun
  * or slurmstepd holds the last of these ends back until the hub has decided (`held`): then Slurm,
