@@ -22,9 +22,10 @@
 #define WHY_MAX 320
 #define CONTROL_DEVICE "/dev/nvidiactl"
 
-/* The GPUs for which bench/RESULTS-gpu.md has a measured row, by the start of the name that the
- * driver gives them. */
-static const char *const measured[] = {"NVIDIA H100", NULL};
+/* The GPUs for which bench/RESULTS-gpu.md has a measured row, by the name that the driver gives
+ * them. All of it: a part of such a card ("... MIG 1g.10gb") and a card with another memory or
+ * limit of power ("NVIDIA H100 PCIe") were not measured. */
+static const char *const measured[] = {"NVIDIA H100 80GB HBM3", NULL};
 
 /* A result holds for this GPU, driver, libraries and build of Plume only. */
 struct key {
@@ -34,7 +35,7 @@ struct key {
 
 /* ---- what is there ---- */
 
-/* Build for tests only: more names, and another limit. */
+/* Build for tests only: the start of more names, and another limit. */
 static const char *of_tests(enum pl_env_id id)
 {
 #ifdef PL_TEST_BUILD
@@ -49,7 +50,7 @@ static bool is_measured(const char *name)
     const char *one = of_tests(PL_ENV_PLUME_GPUS_MEASURED);
 
     for (size_t i = 0; measured[i]; i++)
-        if (strncmp(name, measured[i], strlen(measured[i])) == 0)
+        if (strcmp(name, measured[i]) == 0)
             return true;
     return one && strncmp(name, one, strlen(one)) == 0;
 }

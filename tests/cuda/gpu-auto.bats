@@ -129,6 +129,11 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     # Of two kinds.
     export PLUME_EMULATED_ODD=Tesla
     PLUME_EMULATED_GPUS=2 takes_cpu "bench/RESULTS-gpu.md has no row for Tesla" --processes 2
+    # Nor of a card that was not measured as a whole, or has a relative that was.
+    for name in "NVIDIA H100 80GB HBM3 MIG 1g.10gb" "NVIDIA H100 PCIe" "NVIDIA H100"; do
+        PLUME_EMULATED_ODD=$name PLUME_EMULATED_GPUS=2 takes_cpu "has no row for $name;" --processes 2
+    done
+    PLUME_EMULATED_ODD="NVIDIA H100 80GB HBM3" PLUME_EMULATED_GPUS=2 takes_gpu --processes 2
     PLUME_EMULATED_ODD="Emulated too"
     PLUME_EMULATED_GPUS=2 PLUME_GPU_TEST_MS=1 takes_cpu "did not end within" --processes 2
     PLUME_EMULATED_GPUS=2 takes_gpu --processes 2
@@ -194,11 +199,11 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     [ -z "$(kept)" ]
 }
 
-# unmeasured SOURCE: the names in its table that start no cell of a row in bench/RESULTS-gpu.md.
+# unmeasured SOURCE: the names in its table that are no cell of a row in bench/RESULTS-gpu.md.
 unmeasured() {
     sed -n '/^static const char \*const measured\[\]/,/;/p' "$1" | grep -o '"[^"]*"' | tr -d '"' |
         while IFS= read -r name; do
-            grep -qE "\| *$name" "$BATS_TEST_DIRNAME/../../bench/RESULTS-gpu.md" || echo "$name"
+            grep -qE "\| *$name *\|" "$BATS_TEST_DIRNAME/../../bench/RESULTS-gpu.md" || echo "$name"
         done
 }
 
@@ -208,4 +213,6 @@ unmeasured() {
     [ -z "$(unmeasured "$source")" ]
     sed 's/measured\[\] = {/&"NVIDIA Tesla", /' "$source" >claimed.c
     [ "$(unmeasured claimed.c)" = "NVIDIA Tesla" ]
+    sed 's/ 80GB HBM3//' "$source" >claimed.c
+    [ "$(unmeasured claimed.c)" = "NVIDIA H100" ]
 }
