@@ -143,6 +143,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 {
     struct desc *d = (struct desc *)desc;
 
+    if (fake_lt.no_descriptors)
+        return CUBLAS_STATUS_INVALID_VALUE;
     switch (which) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
         TAKE(d->trans_a);

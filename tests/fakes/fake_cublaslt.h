@@ -14,6 +14,7 @@ struct fake_lt {
     bool no_algorithm;   /* the heuristics find none ... */
     bool no_epilogue;    /* ... for any epilogue */
     bool no_wide_bgrad;  /* ... for that of a bias' gradient where D is wider than A and B */
+    bool no_descriptors; /* it does not know an attribute */
     bool not_supported;  /* returned by the product itself */
     bool broken;         /* it fails */
     unsigned heuristics; /* times asked, ... */

@@ -36,6 +36,7 @@ struct plan {
 struct call {
     cublasLtMatmulDescOpaque_t desc;
     cublasLtMatrixLayoutOpaque_t a, b, d;
+    cublasStatus_t status; /* of what could not be described */
 };
 
 static cudaDataType_t type_of(const struct pl_cublaslt_key *key)
@@ -70,9 +71,15 @@ static cublasLtEpilogue_t epilogue_of(const struct pl_cublaslt_key *key)
     return of[key->epilogue];
 }
 
+static bool done(struct call *c, cublasStatus_t status)
+{
+    c->status = status;
+    return status == CUBLAS_STATUS_SUCCESS;
+}
+
 static bool desc_set(struct call *c, cublasLtMatmulDescAttributes_t which, const void *p, size_t n)
 {
-    return cublasLtMatmulDescSetAttribute(&c->desc, which, p, n) == CUBLAS_STATUS_SUCCESS;
+    return done(c, cublasLtMatmulDescSetAttribute(&c->desc, which, p, n));
 }
 
 static bool
@@ -88,9 +95,8 @@ make_desc(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data
         compute = CUBLAS_COMPUTE_64F;
     else if (key->tf32)
         compute = CUBLAS_COMPUTE_32F_FAST_TF32;
-    if (cublasLtMatmulDescInit(&c->desc, compute,
-                               key->real == PL_REAL_F64 ? CUDA_R_64F : CUDA_R_32F) !=
-            CUBLAS_STATUS_SUCCESS ||
+    if (!done(c, cublasLtMatmulDescInit(&c->desc, compute,
+                                        key->real == PL_REAL_F64 ? CUDA_R_64F : CUDA_R_32F)) ||
         !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSA, &trans_a, sizeof(trans_a)) ||
         !desc_set(c, CUBLASLT_MATMUL_DESC_TRANSB, &trans_b, sizeof(trans_b)) ||
         !desc_set(c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)))
@@ -103,7 +109,8 @@ make_desc(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data
             desc_set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld_aux, sizeof(ld_aux)));
 }
 
-static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
+static bool make_layout(struct call *c,
+                        cublasLtMatrixLayoutOpaque_t *layout,
                         const struct pl_cublaslt_key *key,
                         cudaDataType_t type,
                         uint64_t rows,
@@ -114,12 +121,12 @@ static bool make_layout(cublasLtMatrixLayoutOpaque_t *layout,
     int32_t batch = (int32_t)key->batch;
     int64_t stride = (int64_t)step;
 
-    return cublasLtMatrixLayoutInit(layout, type, rows, columns, (int64_t)ld) ==
-               CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
-                                            sizeof(batch)) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                            &stride, sizeof(stride)) == CUBLAS_STATUS_SUCCESS;
+    return done(c, cublasLtMatrixLayoutInit(layout, type, rows, columns, (int64_t)ld)) &&
+           done(c, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                    &batch, sizeof(batch))) &&
+           done(c, cublasLtMatrixLayoutSetAttribute(layout,
+                                                    CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                    &stride, sizeof(stride)));
 }
 
 static bool
@@ -128,11 +135,11 @@ make_call(const struct pl_cublaslt_key *key, const struct pl_cublaslt_data *data
     cudaDataType_t type = type_of(key);
 
     return make_desc(key, data, c) &&
-           make_layout(&c->a, key, type, key->trans_a ? key->k : key->m,
+           make_layout(c, &c->a, key, type, key->trans_a ? key->k : key->m,
                        key->trans_a ? key->m : key->k, key->ld_a, key->step_a) &&
-           make_layout(&c->b, key, type, key->trans_b ? key->n : key->k,
+           make_layout(c, &c->b, key, type, key->trans_b ? key->n : key->k,
                        key->trans_b ? key->k : key->n, key->ld_b, key->step_b) &&
-           make_layout(&c->d, key, key->wide ? CUDA_R_32F : type, key->m, key->n, key->ld_d,
+           make_layout(c, &c->d, key, key->wide ? CUDA_R_32F : type, key->m, key->n, key->ld_d,
                        key->step_d);
 }
 
@@ -321,18 +328,26 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
 {
     struct plan *plan = pl_plan_cache_find(&lt->plans, key);
     cublasStatus_t status;
+    bool anew = false;
     struct call c;
 
-    if ((plan && !plan->usable) || !make_call(key, data, &c))
+    if (plan && !plan->usable)
         return false;
     if (!plan) {
         plan = pl_plan_cache_add(&lt->plans, key);
-        if (!plan)
-            return false;
-        find_algorithm(lt, key, data, &c, stream, NULL, plan);
-        if (!plan->usable)
-            return false;
+        anew = true;
     }
+    if (!plan)
+        return false;
+    if (!make_call(key, data, &c)) {
+        plan->usable = false;
+        log_refusal(key, cublasLtGetStatusString(c.status));
+        return false;
+    }
+    if (anew)
+        find_algorithm(lt, key, data, &c, stream, NULL, plan);
+    if (!plan->usable)
+        return false;
     status = multiply(lt, key, data, &c, &plan->algo, stream);
     if (status != CUBLAS_STATUS_SUCCESS && plan->kept) { /* it was another's, or is damaged */
         cublasLtMatmulAlgo_t refused = plan->algo;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cudnn/attention_key.h"
+#include "common/base/macros.h"
 
 #include <string.h>
 
@@ -18,42 +19,58 @@ static bool fits(size_t n)
     return n > 0 && n <= INT32_MAX;
 }
 
-/* Adds an array to the key. Returns false if cuDNN cannot read (write) it. */
-static bool take(struct pl_att_key *key,
-                 enum pl_att_tensor which,
-                 const void *p,
-                 const struct pl_attention_strides *at)
+/* Adds an array to the key. Returns why cuDNN cannot read (write) it, NULL: it can. */
+static const char *take(struct pl_att_key *key,
+                        enum pl_att_tensor which,
+                        const void *p,
+                        const struct pl_attention_strides *at)
 {
     const size_t strides[3] = {at->batch, at->time, at->head};
 
-    if (!p || (uintptr_t)p % ALIGNMENT != 0)
-        return false;
+    if (!p)
+        return "it makes the gradients of queries, keys and values, or none";
+    if ((uintptr_t)p % ALIGNMENT != 0)
+        return "an array does not begin at a multiple of 16 bytes";
     for (size_t i = 0; i < 3; i++) {
         if (strides[i] * pl_real_size((enum pl_real)key->real) % ALIGNMENT != 0)
-            return false;
+            return "rows do not begin at multiples of 16 bytes";
         key->strides[which - 1][i] = (int64_t)strides[i];
     }
-    return true;
+    return NULL;
 }
 
-static bool take_backward(struct pl_att_key *key, const struct pl_attention_args *a)
+static const char *take_all(struct pl_att_key *key, const struct pl_attention_args *a)
 {
-    return !a->dq_add && !a->dk_add && !a->dv_add && take(key, PL_ATT_DY, a->dy, &a->dy_at) &&
-           take(key, PL_ATT_DQ, a->dq, &a->dq_at) && take(key, PL_ATT_DK, a->dk, &a->dk_at) &&
-           take(key, PL_ATT_DV, a->dv, &a->dv_at);
+    const struct {
+        enum pl_att_tensor which;
+        const void *at;
+        const struct pl_attention_strides *strides;
+    } arrays[] = {{PL_ATT_Q, a->q, &a->q_at},    {PL_ATT_K, a->k, &a->k_at},
+                  {PL_ATT_V, a->v, &a->v_at},    {PL_ATT_Y, a->y, &a->y_at},
+                  {PL_ATT_DY, a->dy, &a->dy_at}, {PL_ATT_DQ, a->dq, &a->dq_at},
+                  {PL_ATT_DK, a->dk, &a->dk_at}, {PL_ATT_DV, a->dv, &a->dv_at}};
+    const char *why = NULL;
+
+    if (key->backward && (a->dq_add || a->dk_add || a->dv_add))
+        return "it writes gradients, and does not add to them";
+    for (size_t i = 0; !why && i < (key->backward ? PL_COUNT(arrays) : 4); i++)
+        why = take(key, arrays[i].which, arrays[i].at, arrays[i].strides);
+    return why;
 }
 
 bool pl_att_key_of(const struct pl_attention_args *args,
                    enum pl_real real,
                    bool backward,
                    bool repeatable,
-                   struct pl_att_key *ret)
+                   struct pl_att_key *ret,
+                   const char **ret_why)
 {
     const struct pl_attention_args *a = args;
 
     memset(ret, 0, sizeof(*ret));
+    *ret_why = NULL;
     if (!is_16_bit(real) || !fits(a->batch) || !fits(a->heads) || !fits(a->time) ||
-        !fits(a->keys) || a->dim == 0 || a->dim > MOST_DIM || a->dim % 8 != 0)
+        !fits(a->keys) || a->dim == 0)
         return false;
     *ret = (struct pl_att_key){
         .batch = (int64_t)a->batch,
@@ -67,9 +84,11 @@ bool pl_att_key_of(const struct pl_attention_args *args,
         .causal = a->causal,
         .repeatable = backward && repeatable, /* forward always is */
     };
-    return take(ret, PL_ATT_Q, a->q, &a->q_at) && take(ret, PL_ATT_K, a->k, &a->k_at) &&
-           take(ret, PL_ATT_V, a->v, &a->v_at) && take(ret, PL_ATT_Y, a->y, &a->y_at) &&
-           (!backward || take_backward(ret, a));
+    if (a->dim > MOST_DIM || a->dim % 8 != 0)
+        *ret_why = "it takes heads of 8, 16 and so on to 256 numbers";
+    else
+        *ret_why = take_all(ret, a);
+    return !*ret_why;
 }
 
 void pl_att_shape(const struct pl_att_key *key,

@@ -41,12 +41,14 @@ struct pl_att_key {
 /* The forward or the backward pass of these arguments. Returns false if cuDNN cannot do it, or is
  * not known to: types of 32 bits and more, a dim that is no multiple of 8 or above 256, no keys,
  * strides or addresses not aligned to 16 bytes; backward also with a gradient that is added to or
- * not wanted. */
+ * not wanted. *ret_why says why not where 16-bit attention is left to our own kernels, which are
+ * many times slower; the key has the shape then. NULL: nothing is lost. */
 bool pl_att_key_of(const struct pl_attention_args *args,
                    enum pl_real real,
                    bool backward,
                    bool repeatable,
-                   struct pl_att_key *ret);
+                   struct pl_att_key *ret,
+                   const char **ret_why);
 
 /* Dimensions and strides, in elements, of a tensor that has an array. */
 void pl_att_shape(const struct pl_att_key *key,

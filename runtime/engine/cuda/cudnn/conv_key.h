@@ -41,7 +41,7 @@ struct pl_conv_key {
 };
 
 /* The pass of these arguments; backward, dz takes the place of y. Returns false if cuDNN cannot do
- * it: an empty dimension, or sizes over 32 bits. */
+ * it: an empty dimension, or sizes over 32 bits. The key has the shape all the same. */
 bool pl_conv_key_of(const struct pl_conv2d_args *args,
                     enum pl_conv_pass pass,
                     enum pl_real real,

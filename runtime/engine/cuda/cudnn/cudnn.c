@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cudnn/cudnn.h"
+#include "common/base/log.h"
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
@@ -23,17 +24,25 @@ uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn)
     return dnn->moves;
 }
 
-/* Allocates larger memory; the old one is freed after its queued work. */
-static bool grow(struct pl_cudnn *dnn, size_t bytes, const char *what, void **at, size_t *size)
+/* Allocates larger memory; the old one is freed after its queued work. tell: without it an op is
+ * done in another way, which must not be slow in silence. */
+static bool
+grow(struct pl_cudnn *dnn, size_t bytes, const char *what, bool tell, void **at, size_t *size)
 {
+    struct pl_error err = {0};
     void *more = NULL;
 
     if (bytes <= *size)
         return true;
     if (pl_cudnn_is_captured(dnn))
         return false;
-    if (pl_cuda_alloc_get(dnn->alloc, bytes, dnn->stream, what, &more, NULL) < 0)
+    if (pl_cuda_alloc_get(dnn->alloc, bytes, dnn->stream, what, &more, &err) < 0) {
+        if (tell && !dnn->told_short)
+            pl_log_warn("cuda", "an op is done in a slower way than by cuDNN: %s",
+                        pl_error_text(&err));
+        dnn->told_short |= tell;
         return false;
+    }
     pl_cuda_alloc_put(dnn->alloc, *at);
     *at = more;
     *size = bytes;
@@ -43,8 +52,9 @@ static bool grow(struct pl_cudnn *dnn, size_t bytes, const char *what, void **at
 
 void *pl_cudnn_scratch(struct pl_cudnn *dnn, size_t bytes)
 {
-    return grow(dnn, bytes, "scratch of cuDNN's", &dnn->scratch, &dnn->scratch_bytes) ? dnn->scratch
-                                                                                      : NULL;
+    return grow(dnn, bytes, "scratch of cuDNN's", true, &dnn->scratch, &dnn->scratch_bytes)
+               ? dnn->scratch
+               : NULL;
 }
 
 static cudnnStatus_t execute(struct pl_cudnn *dnn,
@@ -82,7 +92,7 @@ bool pl_cudnn_run(struct pl_cudnn *dnn,
 {
     cudnnStatus_t status;
 
-    if (!grow(dnn, plan->workspace_bytes, "cuDNN's workspace", &dnn->workspace,
+    if (!grow(dnn, plan->workspace_bytes, "cuDNN's workspace", true, &dnn->workspace,
               &dnn->workspace_bytes))
         return false;
     status = execute(dnn, plan, arrays, n);
@@ -96,7 +106,7 @@ bool pl_cudnn_try(struct pl_cudnn *dnn,
                   const struct pl_cudnn_array *arrays,
                   size_t n)
 {
-    return grow(dnn, plan->workspace_bytes, "cuDNN's workspace", &dnn->workspace,
+    return grow(dnn, plan->workspace_bytes, "cuDNN's workspace", false, &dnn->workspace,
                 &dnn->workspace_bytes) &&
            execute(dnn, plan, arrays, n) == CUDNN_STATUS_SUCCESS;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops that cuDNN implements: one function per type, as in cublaslt_ops.c. */
 #include "runtime/engine/cuda/cudnn/cudnn.h"
+#include "runtime/engine/cuda/cudnn/cudnn_private.h"
 #include "runtime/engine/cuda/util/libs.h"
 
 static struct pl_kernels own[PL_REAL_F16 + 1];
@@ -22,8 +23,14 @@ static bool pass(struct pl_cudnn *dnn,
     struct pl_conv_data data = {.of = {NULL}};
     struct pl_conv_key key;
 
-    if (!dnn || !pl_conv_key_of(a, which, real, pl_cudnn_options(dnn).tf32, dz, &key))
+    if (!dnn)
         return false;
+    if (!pl_conv_key_of(a, which, real, pl_cudnn_options(dnn).tf32, dz, &key)) {
+        if (a->batch && a->in && a->out && key.y[2] && key.y[3])
+            pl_cudnn_unasked(dnn, &pl_cudnn_recipe_conv, &key,
+                             "an array has more than 2147483647 numbers");
+        return false;
+    }
     data.of[PL_CONV_X] = which == PL_CONV_DATA ? a->dx : (void *)(uintptr_t)a->x;
     data.of[PL_CONV_W] = which == PL_CONV_FILTER ? a->dw : (void *)(uintptr_t)a->w;
     data.of[PL_CONV_Y] = which == PL_CONV_FORWARD ? a->y : (void *)(uintptr_t)dz;
@@ -224,9 +231,15 @@ attend(struct pl_cudnn *dnn, enum pl_real real, const struct pl_attention_args *
 {
     struct pl_att_data data = {.of = {NULL}};
     struct pl_att_key key;
+    const char *why;
 
-    if (!dnn || !pl_att_key_of(a, real, backward, pl_cudnn_options(dnn).deterministic, &key))
+    if (!dnn)
         return false;
+    if (!pl_att_key_of(a, real, backward, pl_cudnn_options(dnn).deterministic, &key, &why)) {
+        if (why)
+            pl_cudnn_unasked(dnn, &pl_cudnn_recipe_attention, &key, why);
+        return false;
+    }
     data.of[PL_ATT_Q] = (void *)(uintptr_t)a->q;
     data.of[PL_ATT_K] = (void *)(uintptr_t)a->k;
     data.of[PL_ATT_V] = (void *)(uintptr_t)a->v;

@@ -187,6 +187,17 @@ static void log_refusal(const struct pl_cudnn_recipe *recipe, const void *key, c
     pl_cuda_refused("cuDNN", text, why, recipe->has_another_way && recipe->has_another_way(key));
 }
 
+void pl_cudnn_unasked(struct pl_cudnn *dnn,
+                      const struct pl_cudnn_recipe *recipe,
+                      const void *key,
+                      const char *why)
+{
+    char text[PL_DNN_TEXT];
+
+    recipe->describe(key, text);
+    pl_cuda_refused_once(&dnn->said, "cuDNN", text, why);
+}
+
 static void explain(const struct search *found, char text[2 * PL_DNN_TEXT])
 {
     if (found->seen == 0)

@@ -5,6 +5,7 @@
 
 #include "runtime/engine/cuda/cudnn/cudnn.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
+#include "runtime/engine/cuda/util/refused.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -104,7 +105,9 @@ struct pl_cudnn {
     size_t workspace_bytes, scratch_bytes;
     uint64_t moves; /* of the workspace and the scratch memory */
     struct pl_plan_cache plans[PL_DNN_KINDS];
-    struct pl_tuned *tuned; /* of convolutions; NULL: nothing is timed */
+    struct pl_tuned *tuned;   /* of convolutions; NULL: nothing is timed */
+    struct pl_cuda_said said; /* what it was not asked for */
+    bool told_short;          /* that memory was short */
     uint64_t (*now_ns)(void);
 };
 
@@ -120,6 +123,12 @@ struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,
                                          const struct pl_cudnn_array *arrays,
                                          size_t n);
 void pl_cudnn_drop_plan(void *plan);
+
+/* Tells, once, that cuDNN is not asked for this, and why: our own kernels do it. */
+void pl_cudnn_unasked(struct pl_cudnn *dnn,
+                      const struct pl_cudnn_recipe *recipe,
+                      const void *key,
+                      const char *why);
 
 /* True if the stream is capturing: nothing can be made then, and the capture has failed. */
 bool pl_cudnn_is_captured(struct pl_cudnn *dnn);

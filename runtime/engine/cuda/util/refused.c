@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/util/refused.h"
 #include "common/base/log.h"
+#include "common/base/macros.h"
+#include "runtime/engine/cuda/util/plan_cache.h"
+
+#include <string.h>
 
 void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way)
 {
@@ -8,6 +12,22 @@ void pl_cuda_refused(const char *library, const char *what, const char *why, boo
         pl_log_info("cuda", "%s does not do this in one pass: %s: %s", library, what, why);
     else
         pl_log_warn("cuda", "%s does not do this, our own kernels do: %s: %s", library, what, why);
+}
+
+void pl_cuda_refused_once(struct pl_cuda_said *said,
+                          const char *library,
+                          const char *what,
+                          const char *why)
+{
+    uint64_t hash = pl_plan_hash(what, strlen(what)) ^ pl_plan_hash(why, strlen(why));
+
+    for (size_t i = 0; i < said->n; i++)
+        if (said->hash[i] == hash)
+            return;
+    if (said->n == PL_COUNT(said->hash))
+        return;
+    said->hash[said->n++] = hash;
+    pl_cuda_refused(library, what, why, false);
 }
 
 const char *pl_cuda_real_name(enum pl_real real)

@@ -6,11 +6,25 @@
 #include "kernels/kernels.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Logs that `library` refuses `what`, with its own words `why`. Call once per key. It is a warning:
  * our own kernels, which are slower, do it; at level info if there is another way by the library
  * (`another_way`). */
 void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way);
+
+/* What was said of a library, by its words. Zeroed memory has none. */
+struct pl_cuda_said {
+    uint64_t hash[64];
+    size_t n;
+};
+
+/* As pl_cuda_refused(), but once for the same words. For calls that the library is not asked for,
+ * and that so have no key: `why` are our own words. What comes after 64 refusals is not told. */
+void pl_cuda_refused_once(struct pl_cuda_said *said,
+                          const char *library,
+                          const char *what,
+                          const char *why);
 
 /* "f32", "bf16" ... */
 const char *pl_cuda_real_name(enum pl_real real);

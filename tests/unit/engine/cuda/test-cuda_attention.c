@@ -236,6 +236,68 @@ static void test_a_refusal_says_which_attention_and_why(void **state)
     end();
 }
 
+/* 16-bit attention that is not even asked for, and why. */
+static void test_what_is_not_asked_for_is_told_once(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false), b;
+
+    fill();
+    set_arrays(&a, false, false);
+    start(false);
+    listen_to_stderr();
+    for (int again = 0; again < 2; again++) {
+        b = a, b.dim = 12, left_alone(b, 1, 1);
+        b = a, b.k = (const uint16_t *)a.k + 4, left_alone(b, 1, 1);
+        b = a, b.v_at.time = 36, left_alone(b, 1, 1);
+        b = a, b.dq_add = true, left_alone(b, 0, 1);
+        b = a, b.dk = NULL, left_alone(b, 0, 1);
+        b = a, b.keys = 0, left_alone(b, 1, 1);
+    }
+#define SAID(what, why)                                                                            \
+    "plume: warning: cuDNN does not do this, our own kernels do: bf16 attention" what              \
+    ", batch 1, 2 heads, 4 queries, 4 keys, dim " why "\n"
+    assert_string_equal(
+        what_was_said(),
+        SAID("", "12: it takes heads of 8, 16 and so on to 256 numbers")
+            SAID(", gradient", "12: it takes heads of 8, 16 and so on to 256 numbers")
+                SAID("", "16: an array does not begin at a multiple of 16 bytes")
+                    SAID(", gradient", "16: an array does not begin at a multiple of 16 bytes")
+                        SAID("", "16: rows do not begin at multiples of 16 bytes") SAID(
+                            ", gradient", "16: rows do not begin at multiples of 16 bytes")
+                            SAID(", gradient", "16: it writes gradients, and does not add to them")
+                                SAID(", gradient", "16: it makes the gradients of queries, "
+                                                   "keys and values, or none"));
+#undef SAID
+    end();
+}
+
+/* Of an engine's workspace, and of the backward pass' scratch memory. */
+static void test_short_memory_is_told_once(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false);
+    const char *said;
+
+    fill();
+    set_arrays(&a, false, false);
+    for (int workspace = 0; workspace < 2; workspace++) {
+        start(false);
+        fake_dnn.workspace[0] = workspace ? (int64_t)(64 * MIB) : 0;
+        fake_cuda.fails = "cudaMalloc";
+        fake_cuda.code = 2; /* cudaErrorMemoryAllocation */
+        listen_to_stderr();
+        left_alone(a, workspace, 1);
+        left_alone(a, workspace, 1);
+        said = what_was_said();
+        fake_cuda.fails = NULL;
+        if (strstr(said, "plume: warning: an op is done in a slower way than by cuDNN: out of "
+                         "memory on cuda:0: ") != said ||
+            strchr(said, '\n')[1])
+            fail_msg("%s", said);
+        left_alone(a, 0, 0);
+        end();
+    }
+}
+
 static void test_engines_of_deterministic_runs_repeat(void **state)
 {
     struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false);
@@ -284,6 +346,8 @@ int main(void)
         cmocka_unit_test(test_what_cudnn_cannot_do_is_our_own),
         cmocka_unit_test(test_releases_with_faults_are_not_used),
         cmocka_unit_test(test_a_refusal_says_which_attention_and_why),
+        cmocka_unit_test(test_what_is_not_asked_for_is_told_once),
+        cmocka_unit_test(test_short_memory_is_told_once),
         cmocka_unit_test(test_engines_of_deterministic_runs_repeat),
         cmocka_unit_test(test_plans_and_scratch_are_kept),
     };

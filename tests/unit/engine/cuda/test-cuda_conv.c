@@ -373,6 +373,38 @@ static void test_empty_and_huge_ones_are_not_asked_for(void **state)
     assert_true(pl_conv_key_of(&a, PL_CONV_DATA, PL_REAL_F32, false, NULL, &key));
 }
 
+static void do_nothing(const struct pl_conv2d_args *a) {}
+
+static void test_a_huge_one_is_told_of_once(void **state)
+{
+    struct pl_kernels ours = *pl_kernels_ref(PL_REAL_F32);
+    struct pl_conv2d_args a = with_arrays();
+
+    start(false);
+    ours.conv2d_forward = ours.conv2d_backward = do_nothing;
+    pl_cudnn_install(&ours);
+    a.batch = (size_t)1 << 27;
+    a.dx = (void *)(uintptr_t)a.x;
+    a.dy = a.y;
+    listen_to_stderr();
+    for (int again = 0; again < 2; again++) {
+        ours.conv2d_forward(&a);
+        ours.conv2d_backward(&a);
+    }
+    a.batch = 0;
+    ours.conv2d_forward(&a);
+    assert_string_equal(
+        what_was_said(),
+        "plume: warning: cuDNN does not do this, our own kernels do: f32 convolution, x "
+        "134217728x2x4x4, w 3x2x3x3, stride 1x1, padding 0x0: an array has more than 2147483647 "
+        "numbers\n"
+        "plume: warning: cuDNN does not do this, our own kernels do: f32 convolution, gradient of "
+        "x, x 134217728x2x4x4, w 3x2x3x3, stride 1x1, padding 0x0: an array has more than "
+        "2147483647 numbers\n");
+    assert_int_equal(atomic_load(&calls.own), 5);
+    end_dnn();
+}
+
 static void test_a_failed_run_is_reported(void **state)
 {
     struct pl_conv2d_args a = plain;
@@ -647,6 +679,7 @@ int main(void)
         cmocka_unit_test(test_what_is_only_split_is_no_warning),
         cmocka_unit_test(test_types_have_cudnns_names),
         cmocka_unit_test(test_empty_and_huge_ones_are_not_asked_for),
+        cmocka_unit_test(test_a_huge_one_is_told_of_once),
         cmocka_unit_test(test_a_failed_run_is_reported),
         cmocka_unit_test(test_nothing_is_made_while_a_stream_is_captured),
         cmocka_unit_test(test_the_fastest_engine_is_taken_and_kept),

@@ -231,6 +231,30 @@ static void test_algorithms_are_asked_for_once_a_shape(void **state)
     end();
 }
 
+/* As by a library that is older than its headers. */
+static void test_what_cannot_be_described_is_told_once(void **state)
+{
+    static const uint8_t shift[ARRAYS];
+    struct pl_matmul_args s = {
+        .batch = 1, .m = 3, .n = 5, .k = 6, .a_row = 6, .b_row = 5, .c_row = 5, .scale = 1};
+
+    start(false);
+    fill(PL_REAL_F32);
+    s.a = array(1, 0, PL_REAL_F32, shift);
+    s.b = array(1, 1, PL_REAL_F32, shift);
+    s.c = array(1, 2, PL_REAL_F32, shift);
+    fake_lt.no_descriptors = true;
+    listen_to_stderr();
+    table[PL_REAL_F32].matmul(&s);
+    table[PL_REAL_F32].matmul(&s);
+    assert_string_equal(what_was_said(),
+                        "plume: warning: cublasLt does not do this, our own kernels do: f32 "
+                        "product, [3, 6] [6, 5], batch 1: other\n");
+    assert_int_equal(fake_lt.heuristics, 0);
+    assert_int_equal(atomic_load(&calls.own), 2);
+    end();
+}
+
 static void test_shared_b_is_one_matrix(void **state)
 {
     struct pl_matmul_args s = {.batch = 3,
@@ -420,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_what_the_library_cannot_do_is_our_own),
         cmocka_unit_test(test_epilogues_are_fused),
         cmocka_unit_test(test_algorithms_are_asked_for_once_a_shape),
+        cmocka_unit_test(test_what_cannot_be_described_is_told_once),
         cmocka_unit_test(test_shared_b_is_one_matrix),
         cmocka_unit_test(test_sixteen_bits),
         cmocka_unit_test(test_wide_gradients),

@@ -126,8 +126,9 @@ static void attention(struct pl_cudnn *dnn,
                                   .dy_at = one};
     const struct pl_cudnn_plan *plan;
     struct pl_att_key key;
+    const char *why;
 
-    assert_true(pl_att_key_of(&a, real, backward, repeatable, &key));
+    assert_true(pl_att_key_of(&a, real, backward, repeatable, &key, &why));
     plan = pl_cudnn_find_plan(dnn, PL_DNN_ATTENTION, &pl_cudnn_recipe_attention, &key, NULL, 0);
     need(card, &pl_cudnn_recipe_attention, &key, plan);
     if (plan && plan->notes != UINT64_C(1) << CUDNN_NUMERICAL_NOTE_TENSOR_CORE &&
