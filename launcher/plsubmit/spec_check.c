@@ -184,11 +184,18 @@ int pl_spec_check_mem(const char *value, struct pl_error *err)
     return pl_parse_mem(value, &bytes, err);
 }
 
+/* sbatch counts seconds in 32 bits, and takes 200000-0 for 1158 days. */
 int pl_spec_check_time(const char *value, struct pl_error *err)
 {
     uint64_t seconds;
+    int r = pl_parse_slurm_time(value, &seconds, err);
 
-    return pl_parse_slurm_time(value, &seconds, err);
+    return r == 0 && seconds > INT32_MAX && seconds != UINT64_MAX
+               ? pl_error_set(err, -ERANGE,
+                              "'%s' is more than 24855 days, of which Slurm makes another limit: "
+                              "write UNLIMITED",
+                              value)
+               : r;
 }
 
 int pl_spec_check_port_range(const char *value, struct pl_error *err)
