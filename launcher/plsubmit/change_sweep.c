@@ -7,6 +7,7 @@
 #include "common/run/run_stop.h"
 #include "launcher/plsubmit/after.h"
 #include "launcher/plsubmit/extend.h"
+#include "launcher/plsubmit/hints.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/local.h"
 #include "launcher/plsubmit/report.h"
@@ -99,6 +100,16 @@ extend(struct pl_change *change, struct pl_spec *spec, const char *bin_dir, stru
 
     if (r == 0 && pl_hparams_is_pltrain(argv[0]))
         r = pl_hparams_check(&spec->grid, (char *const *)(uintptr_t)argv, pltrain, &warning, err);
+    if (r == -ENOENT) { /* the sweep's set-up may make the module */
+        warning = strdup(pl_error_text(err));
+        r = warning ? 0 : pl_error_nomem(err);
+    }
+    if (r == 0 && ((warning && pl_spec_warn(spec, "%s", warning) < 0) || pl_hints_axes(spec) < 0))
+        r = pl_error_nomem(err);
+    if (r == 0)
+        r = pl_extend_hints(run, spec, err);
+    if (r == 0 && pl_hints_show(spec) < 0)
+        return PL_EXIT_USAGE;
     if (r == 0 && spec->expand) {
         r = pl_extend_lines(run, &spec->grid, &lines, &n, &known, err);
         return r < 0 ? r : fwrite(pl_buf_str(&lines), 1, lines.len, stdout) < lines.len ? -EIO : 0;
@@ -224,6 +235,10 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
         return pl_error_set(err, -EINVAL,
                             "option '--wait' is for calls that submit trials: omit it, and follow "
                             "the sweep by plstat sweep --watch");
+    if (words[0] && !words[1] && !words[0][strspn(words[0], "0123456789,-")] && *words[0] &&
+        !strchr(spec->changed, '/'))
+        return pl_error_set(err, -EINVAL, "for some trials of the sweep write %s/%s", spec->changed,
+                            words[0]);
     if (words[0] || pl_spec_has_options(spec))
         return pl_error_set(err, -EINVAL,
                             "a change of a sweep takes the program and its options from the run "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/extend.h"
+#include "common/base/parse.h"
 #include "common/proto/json.h"
 
 #include <string.h>
@@ -113,4 +114,49 @@ int pl_extend_run(struct pl_run *run,
     int r = pl_extend_lines(run, grid, &lines, ret_new, ret_known, err);
 
     return r < 0 || *ret_new == 0 ? r : pl_run_extend(run, pl_buf_str(&lines), *ret_new, err);
+}
+
+/* The axis' value that is the number of `text` in another spelling; NULL: none is. */
+static const char *spelt_otherwise(const struct pl_axis *axis, const char *text)
+{
+    double number, value;
+
+    if (pl_parse_double(text, &number, NULL) < 0)
+        return NULL;
+    for (size_t i = 0; i < axis->n_values; i++)
+        if (strcmp(axis->values[i], text) != 0 &&
+            pl_parse_double(axis->values[i], &value, NULL) == 0 && value == number)
+            return axis->values[i];
+    return NULL;
+}
+
+int pl_extend_hints(struct pl_run *run, struct pl_spec *spec, struct pl_error *err)
+{
+    const struct pl_grid *grid = &spec->grid;
+    _cleanup_free_ bool *told = calloc(grid->n_axes + 1, sizeof(*told));
+
+    if (!told)
+        return pl_error_nomem(err);
+    for (unsigned trial = 0; trial < pl_run_n_trials(run); trial++) {
+        _cleanup_(json_decrefp) json_t *params = NULL;
+        int r = pl_run_trial_params(run, trial, &params, err);
+
+        for (size_t i = 0; i < grid->n_axes && r == 0; i++) {
+            const struct pl_axis *axis = &grid->axes[i];
+            const char *old = json_string_value(json_object_get(params, axis->name));
+            const char *new = old && !told[i] && !axis->quoted ? spelt_otherwise(axis, old) : NULL;
+
+            if (!new)
+                continue;
+            told[i] = true;
+            if (pl_spec_warn(spec,
+                             "--grid: axis '%s': '%.100s' is the number '%.100s', which the sweep "
+                             "has: the trials with one repeat those with the other",
+                             axis->name, new, old) < 0)
+                r = pl_error_nomem(err);
+        }
+        if (r < 0)
+            return r;
+    }
+    return 0;
 }

@@ -2,6 +2,7 @@
 #include "launcher/plsubmit/hints.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/term.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -125,6 +126,22 @@ static int check_metric(const char *name, const char *regex, struct pl_error *er
     return 0;
 }
 
+/* Numbers as in "1e-4:1e-2:3" and "0.1..0.5", which other programs take for a range. */
+static bool is_range(const char *text)
+{
+    const char *dots = strstr(text, "..");
+    _cleanup_free_ char *copy =
+        dots ? pl_strf("%.*s:%s", (int)(dots - text), text, dots + 2) : strdup(text);
+    char *rest = copy;
+    unsigned n = 0;
+    double value;
+
+    for (const char *word; (word = strsep(&rest, ":")); n++)
+        if (pl_parse_double(word, &value, NULL) < 0)
+            return false;
+    return n > 1;
+}
+
 /* Several numbers with blanks between them are one value: a comma separates values. */
 static bool is_numbers(const char *text)
 {
@@ -172,7 +189,7 @@ static int hint_equal(struct pl_spec *spec, const struct pl_axis *axis)
     return 0;
 }
 
-static int hint_axes(struct pl_spec *spec)
+int pl_hints_axes(struct pl_spec *spec)
 {
     int r = 0;
 
@@ -184,9 +201,65 @@ static int hint_axes(struct pl_spec *spec)
                              "--grid: axis '%s' has one value, '%.200s': write a comma between "
                              "values, or quotes around one that has blanks",
                              axis->name, axis->values[0]);
+        if (r == 0 && axis->n_values == 1 && !axis->quoted && is_range(axis->values[0]))
+            r = pl_spec_warn(spec,
+                             "--grid: axis '%s' has one value, '%.200s': write range(LO,HI,N) or "
+                             "log(LO,HI,N) for N numbers, or quotes around the value",
+                             axis->name, axis->values[0]);
         if (r == 0 && !axis->quoted && !axis->zipped)
             r = hint_equal(spec, axis);
     }
+    return r;
+}
+
+/* ---- arguments ---- */
+
+/* True if `word` is the axis' name between marks that other programs replace: $lr, %lr%, <lr>. */
+static bool is_marked(const char *word, const char *name)
+{
+    size_t head = strspn(word, "$%<@(:"), len = strlen(name);
+    const char *tail = word + head + len;
+
+    return head && strncmp(word + head, name, len) == 0 && !tail[strspn(tail, "%>@)s:")];
+}
+
+/* True if {NAME} in the argument is a part of the shell's ${NAME} or of {{NAME}}. */
+static bool is_wrapped(const char *arg, const char *name)
+{
+    _cleanup_free_ char *shell = pl_strf("${%s}", name), *braces = pl_strf("{{%s}}", name);
+
+    return shell && braces && (strstr(arg, shell) || strstr(arg, braces));
+}
+
+/* before: the argument before it; NULL: none */
+static int
+hint_argument(struct pl_spec *spec, const char *name, const char *arg, const char *before)
+{
+    const char *equals = strncmp(arg, "--", 2) == 0 ? strchr(arg, '=') : NULL;
+    const char *word = equals ? equals + 1 : arg;
+
+    if (is_wrapped(arg, name))
+        return pl_spec_warn(spec,
+                            "argument '%.200s': the trial's value replaces {%s}, and all around it "
+                            "stays: write {%s} alone",
+                            arg, name, name);
+    if (is_marked(word, name) || (before && strncmp(before, "--", 2) == 0 &&
+                                  strcmp(before + 2, name) == 0 && strcmp(word, name) == 0))
+        return pl_spec_warn(spec,
+                            "argument '%.200s' is passed as it stands: write {%s} for the value of "
+                            "the axis",
+                            arg, name);
+    return 0;
+}
+
+static int hint_arguments(struct pl_spec *spec)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < spec->grid.n_axes; i++)
+        for (char **arg = spec->argv + 1; spec->argv[0] && *arg && r == 0; arg++)
+            r = hint_argument(spec, spec->grid.axes[i].name, *arg,
+                              arg > spec->argv + 1 ? arg[-1] : NULL);
     return r;
 }
 
@@ -198,7 +271,17 @@ int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
         r = check_metric(spec->metric_names[i], spec->metric_regexes[i], err);
     if (r < 0)
         return r;
-    return hint_program(spec) < 0 || hint_signal(spec) < 0 || hint_axes(spec) < 0
+    return hint_program(spec) < 0 || hint_signal(spec) < 0 || pl_hints_axes(spec) < 0 ||
+                   hint_arguments(spec) < 0
                ? pl_error_nomem(err)
                : 0;
+}
+
+int pl_hints_show(const struct pl_spec *spec)
+{
+    const char *prefix = spec->strict ? "plsubmit: --strict" : "plsubmit: warning";
+
+    for (char **line = spec->warnings; line && *line; line++)
+        pl_term_complain(stderr, prefix, *line);
+    return spec->strict && spec->warnings ? -EINVAL : 0;
 }

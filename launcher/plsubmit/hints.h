@@ -9,4 +9,10 @@
 /* Adds warnings to a resolved spec. -EINVAL (a --metric that can match nothing), -ENOMEM. */
 int pl_hints_add(struct pl_spec *spec, struct pl_error *err);
 
+/* Adds warnings about the values of the axes alone. -ENOMEM. */
+int pl_hints_axes(struct pl_spec *spec);
+
+/* Prints the warnings. -EINVAL: there are some, and --strict refuses them. */
+int pl_hints_show(const struct pl_spec *spec);
+
 #endif

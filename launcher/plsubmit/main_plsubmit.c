@@ -10,6 +10,7 @@
 #include "launcher/plsubmit/change.h"
 #include "launcher/plsubmit/change_sweep.h"
 #include "launcher/plsubmit/check.h"
+#include "launcher/plsubmit/hints.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/job_file.h"
 #include "launcher/plsubmit/launch.h"
@@ -141,16 +142,6 @@ static int check_hparams(struct pl_spec *spec, const char *bin_dir, struct pl_er
     return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
 }
 
-/* Prints the warnings. -EINVAL: there are some, and --strict refuses them. */
-static int show_warnings(const struct pl_spec *spec)
-{
-    const char *prefix = spec->strict ? "plsubmit: --strict" : "plsubmit: warning";
-
-    for (char **line = spec->warnings; line && *line; line++)
-        pl_term_complain(stderr, prefix, *line);
-    return spec->strict && spec->warnings ? -EINVAL : 0;
-}
-
 int main(int argc, char **argv)
 {
     _cleanup_(pl_spec_finish) struct pl_spec spec = {0};
@@ -197,7 +188,7 @@ int main(int argc, char **argv)
     if (!spec.write_job && !spec.expand && !spec.show_config &&
         pl_snapshot_plan(&spec, &snapshot, &err) < 0)
         return pl_report_error(&err, PL_EXIT_USAGE);
-    if (!spec.check && show_warnings(&spec) < 0)
+    if (!spec.check && pl_hints_show(&spec) < 0)
         return PL_EXIT_USAGE;
     if (spec.write_job)
         return pl_job_file_write(&spec, &job, &err) < 0 ? pl_report_error(&err, PL_EXIT_FAILED)
