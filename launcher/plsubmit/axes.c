@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Checks that the program's arguments use the axes of the grid. */
 #include "launcher/plsubmit/axes.h"
+#include "common/base/macros.h"
 #include "common/base/near.h"
 #include "common/base/parse.h"
 
@@ -75,14 +76,22 @@ static bool is_placeholder(const struct pl_grid *grid, char *const *literal, con
            !is_literal(literal, s);
 }
 
-/* True if plsubmit's own option stands among the arguments of the program. */
+/* True if plsubmit's own option stands among the arguments of the program: one that hardly any
+ * program has, or with which nothing would have been submitted. */
 static bool is_ours(const char *const *arg)
 {
+    static const char *const names[] = {"--dry-run",       "--job-file",       "--max-parallel",
+                                        "--max-fail",      "--requeue-on",     "--gpus-per-node",
+                                        "--cpus-per-task", "--ntasks-per-node"};
+    size_t len = strcspn(*arg, "=");
     const char *value = strncmp(*arg, "--grid=", 7) == 0 ? *arg + 7
                         : strcmp(*arg, "--grid") == 0    ? arg[1]
                                                          : NULL;
     const char *equals = value ? strchr(value, '=') : NULL;
 
+    for (size_t i = 0; i < PL_COUNT(names); i++)
+        if (strlen(names[i]) == len && strncmp(names[i], *arg, len) == 0)
+            return true;
     return equals && pl_name_valid(value, (size_t)(equals - value));
 }
 

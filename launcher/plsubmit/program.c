@@ -22,6 +22,22 @@ static bool ends_in(const char *name, const char *ending)
     return dot && strcmp(dot, ending) == 0;
 }
 
+/* Of a name that is not in PATH: a word that other programs have for a sub-command, or a whole
+ * command line in quotes. */
+static char *named_otherwise(const char *name)
+{
+    static const char *const views[] = {"status", "list", "ls", "ps", "show", "sweep", "why"};
+    _cleanup_free_ char *option = pl_strf("--%s", name);
+
+    for (size_t i = 0; i < PL_COUNT(views); i++)
+        if (strcmp(name, views[i]) == 0)
+            return pl_strf("program '%s' is not in PATH: plstat shows sweeps and jobs", name);
+    if (option && (strcmp(name, "help") == 0 || pl_options_find(&pl_spec_command, option)))
+        return pl_strf("program '%s' is not in PATH: the option is --%s", name, name);
+    return pl_strf("program '%s' is not in PATH%s", name,
+                   strchr(name, ' ') ? ": write its words without quotes around all of them" : "");
+}
+
 /* The reason why the program cannot be used, and what to do. */
 static char *reason(const char *name)
 {
@@ -38,7 +54,7 @@ static char *reason(const char *name)
         if (stat(name, &st) == 0)
             return pl_strf("program '%s' is not in PATH: write ./%s for the file in this folder",
                            name, name);
-        return pl_strf("program '%s' is not in PATH", name);
+        return named_otherwise(name);
     }
     if (stat(name, &st) < 0)
         return pl_strf("program '%s' cannot be found: %s", name, strerror(errno));
