@@ -188,6 +188,26 @@ static void test_metrics_with_commas(void **state)
     pl_metric_rule_finish(&rule);
 }
 
+/* The same where the rule takes digits only. A rule that has the comma itself means it: CSV. */
+static void test_metrics_before_commas(void **state)
+{
+    struct pl_metric_rule rules[3];
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_metric_rule_init(&rules[0], "loss=loss=([0-9.]+)", &err), 0);
+    assert_int_equal(pl_metric_rule_init(&rules[1], "row=^([0-9]+),[0-9.]+$", &err), 0);
+    assert_int_equal(pl_metric_rule_init(&rules[2], "acc=[0-9]+%", &err), 0);
+    begin(rules, 3);
+    put("loss=0,5\nloss=1,234.5\nloss=2, x\nloss=0.5,7\nloss=3,x\n10,0.5\n81%,3\n");
+    pl_capture_drain(capture);
+    assert_string_equal(seen.names, "loss=2;loss=0.5;loss=3;row=10;acc=81;");
+    close(PL_TAKE_FD(in));
+    uv_run(&loop, UV_RUN_DEFAULT);
+    finish();
+    for (size_t i = 0; i < PL_COUNT(rules); i++)
+        pl_metric_rule_finish(&rules[i]);
+}
+
 /* A line without an end is searched in parts of 4096 bytes, so that it takes no more memory. */
 static void test_metrics_in_a_long_line(void **state)
 {
@@ -622,16 +642,27 @@ static void test_close_half_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_and_done),       cmocka_unit_test(test_tail_last_lines),
-        cmocka_unit_test(test_tail_long_line),      cmocka_unit_test(test_metrics_in_pieces),
-        cmocka_unit_test(test_metrics_with_commas), cmocka_unit_test(test_metrics_in_a_long_line),
-        cmocka_unit_test(test_metric_rule_bad),     cmocka_unit_test(test_back_pressure),
-        cmocka_unit_test(test_reader_gone),         cmocka_unit_test(test_open_file_hostile),
-        cmocka_unit_test(test_open_file_bad),       cmocka_unit_test(test_real_is_a_file),
-        cmocka_unit_test(test_real_flags_kept),     cmocka_unit_test(test_mute),
-        cmocka_unit_test(test_mute_full_disk),      cmocka_unit_test(test_full_disk_at_the_end),
-        cmocka_unit_test(test_mute_without_file),   cmocka_unit_test(test_mute_open_fails_late),
-        cmocka_unit_test(test_drain_endless),       cmocka_unit_test(test_close_half_way),
+        cmocka_unit_test(test_copy_and_done),
+        cmocka_unit_test(test_tail_last_lines),
+        cmocka_unit_test(test_tail_long_line),
+        cmocka_unit_test(test_metrics_in_pieces),
+        cmocka_unit_test(test_metrics_with_commas),
+        cmocka_unit_test(test_metrics_before_commas),
+        cmocka_unit_test(test_metrics_in_a_long_line),
+        cmocka_unit_test(test_metric_rule_bad),
+        cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_reader_gone),
+        cmocka_unit_test(test_open_file_hostile),
+        cmocka_unit_test(test_open_file_bad),
+        cmocka_unit_test(test_real_is_a_file),
+        cmocka_unit_test(test_real_flags_kept),
+        cmocka_unit_test(test_mute),
+        cmocka_unit_test(test_mute_full_disk),
+        cmocka_unit_test(test_full_disk_at_the_end),
+        cmocka_unit_test(test_mute_without_file),
+        cmocka_unit_test(test_mute_open_fails_late),
+        cmocka_unit_test(test_drain_endless),
+        cmocka_unit_test(test_close_half_way),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

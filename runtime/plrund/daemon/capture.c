@@ -68,7 +68,7 @@ struct pl_capture {
 static void update(struct pl_capture *c);
 
 /* True for "0,5" and "1,234": the comma is a decimal point or groups digits, and C reads a 0 or
- * a 1.
+ * a 1. end: of the number that C reads.
  */
 static bool has_comma(const char *number, const char *end)
 {
@@ -81,7 +81,7 @@ static bool has_comma(const char *number, const char *end)
 static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
 {
     regmatch_t m[2];
-    const char *text = pl_buf_str(&c->line);
+    const char *text = pl_buf_str(&c->line), *start;
     char number[64], *end;
     size_t len;
     double v;
@@ -93,11 +93,16 @@ static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
     len = (size_t)(m[1].rm_eo - m[1].rm_so);
     if (len == 0 || len >= sizeof(number))
         return;
-    memcpy(number, text + m[1].rm_so, len);
+    start = text + m[1].rm_so;
+    memcpy(number, start, len);
     number[len] = '\0';
     v = strtod(number, &end);
-    if (end != number && !has_comma(number, end))
-        c->ops->metric(c->ctx, rule->name, v);
+    if (end == number)
+        return;
+    /* A rule whose group ends before a comma that the rule has, too, as of CSV, means the comma. */
+    if ((*end || m[0].rm_eo == m[1].rm_eo) && has_comma(start, start + (end - number)))
+        return;
+    c->ops->metric(c->ctx, rule->name, v);
 }
 
 /* The step first: it is that of the line's other metrics, in whatever order the rules stand. */
