@@ -10,6 +10,7 @@
 #include "common/base/site.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/rank_line.h"
+#include "common/proto/sealed.h"
 #include "runtime/node/thread.h"
 #include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/daemon/gpu_watch.h"
@@ -254,12 +255,17 @@ static void on_unable_hub_finished(void *ctx)
     pl_hub_close(u->hub);
 }
 
+/* Returns 1 if no hub can hear of it. */
 static int join_unable(struct unable *u, uv_loop_t *loop, const char *text, struct pl_error *err)
 {
     static const struct pl_uplink_ops ops = {.message = on_unable_answer, .lost = on_unable_lost};
     struct pl_hub_conn *own = NULL;
+    enum pl_encrypt encrypt;
     int r = pl_slurm_step_from_env(&u->step, false, err);
 
+    /* That is the reason, which plrun has given, and no session begins: do not wait for one. */
+    if (r == 0 && u->step.node_id != 0 && pl_encrypt_read(&encrypt, NULL) < 0)
+        return 1;
     if (r == 0)
         r = pl_key_load(u->step.run_dir, u->secret, err);
     if (r == 0 && u->step.node_id == 0)
@@ -282,9 +288,12 @@ static int run_unable(const char *text)
     struct unable u = {0};
     struct pl_error err = {0};
     _cleanup_free_ char *valid = pl_buf_dup_text(text); /* it travels as JSON */
+    int r;
 
-    if (join_unable(&u, loop, valid ? valid : "?", &err) < 0) {
+    r = join_unable(&u, loop, valid ? valid : "?", &err);
+    if (r < 0)
         pl_log_error("net", "%s", pl_error_text(&err));
+    if (r != 0) {
         pl_uplink_close(u.uplink);
         pl_hub_close(u.hub);
     }

@@ -278,6 +278,18 @@ def test_first_node_without_a_daemon(step):
     equal((cause["kind"], cause["node"], cause["text"]), ("launch", "n0", "cannot fork"))
 
 
+def test_no_daemon_and_no_session(step):
+    """A variable of all nodes is wrong, and nobody can be told so: no node waits for another."""
+    step.nodes = 2
+    step.use_hub_port()
+    step.env["PLUME_ENCRYPT"] = "yes"
+    processes = [unable(step, node, "PLUME_ENCRYPT is 'yes'") for node in (1, 0)]
+    equal([p.wait(LIMIT) for p in processes], [1, 1])
+    equal(processes[0].stderr.read(), "")
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["node"], cause["text"]), ("launch", "n0", "PLUME_ENCRYPT is 'yes'"))
+
+
 def test_signal_before_all_nodes_have_come(step):
     """The step ends soon, and not with the limit for the launch: the other nodes got the signal, too."""
     step.nodes = 2

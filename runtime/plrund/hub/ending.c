@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "common/proto/sealed.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/hub_private.h"
@@ -414,10 +415,14 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id)
 /* The launch has failed by this cause (consumed): all who have come are refused, and who comes. */
 static void refuse_launch(struct pl_hub *hub, json_t *cause, char *refusal)
 {
+    enum pl_encrypt encrypt;
+
     pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
     record_cause(hub, cause, -1);
     hub->refusal = refusal;
     hub->state = PL_HUB_ENDING;
+    if (pl_encrypt_read(&encrypt, NULL) < 0) /* no session begins: no latecomer could be told */
+        pl_limit_stop(&hub->launch_limit);
     if (!pl_limit_runs(&hub->launch_limit)) /* else latecomers get their answer */
         limit_end(hub, 0);
     pl_hub_broadcast(
