@@ -53,6 +53,10 @@ load gpu
         PLUME_EMULATED_GRAPHS=$n replayed $n "${run[@]}" cnn --batch_size 4 --dropout 0.3
         [ "$(grep -c 'no graphs of this plan: there are enough' on.err)" -eq 1 ]
     done
+    # That is slower: who has not asked for messages is told, too, and once.
+    PLUME_EMULATED_GRAPHS=0 run -0 --separate-stderr pltrain "${run[@]}" --max-steps 12 mlp --batch_size 400
+    [ "$stderr" = "pltrain: warning: emulated:0: steps are not replayed as graphs, which is slower: there are enough" ] ||
+        { echo "$stderr"; false; }
     # Times of single ops are asked for.
     PLUME_PROFILE=1 replayed 0 "${run[@]}" mlp
     # Who did the products, too: two layers, each forward and backward.

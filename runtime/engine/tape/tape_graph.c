@@ -14,6 +14,7 @@
 #include "common/base/log.h"
 #include "runtime/engine/tape/tape_private.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define PLANS_MAX 4   /* whose graphs are kept; another one takes the place of the oldest */
@@ -76,8 +77,14 @@ void pl_tape_graphs_finish(struct pl_tape *tape)
     tape->device_step = NULL;
 }
 
+/* A process tells this once: its tapes, and parts of batches, mostly have the same reason. */
 static void refuse(struct pl_tape *tape, const char *why)
 {
+    static atomic_bool told;
+
+    if (!atomic_exchange(&told, true))
+        pl_log_warn("tape", "%s: steps are not replayed as graphs, which is slower: %s",
+                    tape->dev->name, why);
     tape->captured->now->refused = true;
     pl_log_debug("tape", "%s: no graphs of this plan: %s", tape->dev->name, why);
 }
