@@ -123,7 +123,7 @@ static const struct pl_option options[] = {
      STRING(train.log_dir)},
     {"checkpoint-dir", 0, "DIR", NULL, "write checkpoints to DIR", STRING(train.checkpoint_dir)},
     {"monitor", 0, "NAME", NULL,
-     "keep the checkpoints with the best value NAME, e.g. val_acc; default: the newest",
+     "keep the checkpoints with the best value NAME, e.g. val_loss; default: the newest",
      STRING(train.monitor)},
     {"monitor-mode", 0, "MODE", NULL, "min (default) or max is better", MODE(train.monitor_max)},
     {"save-top-k", 0, "K", NULL, "keep K checkpoints (1); 0 = none, -1 = all",
@@ -330,7 +330,10 @@ static int parse_after_module(
         } else {
             return pl_error_set(err, -EINVAL,
                                 argv[i][0] == '-' ? "unknown option '%s': see pltrain --help"
-                                                  : "'%s': more than one module given",
+                                : strchr(argv[i], '=')
+                                    ? "'%s': more than one module given: for a hyper-parameter "
+                                      "write --NAME VALUE"
+                                    : "'%s': more than one module given",
                                 argv[i]);
         }
         i += n;

@@ -49,6 +49,7 @@ struct pl_pltrain {
     bool no_program_cache;
     bool compare; /* --compare-devices */
     bool schedule_given, balance_given, clip_given, clip_by_given;
+    bool stop_mode_given, monitor_mode_given;
     enum pl_comm_kind comm;
     struct pl_comm_limits limits;
     enum pl_pltrain_nccl nccl;

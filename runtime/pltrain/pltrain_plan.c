@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The meaning of options together, and the ranks that they ask for. */
+#include "common/base/env.h"
+#include "common/base/log.h"
 #include "runtime/engine/reduce/strategy.h"
 #include "runtime/engine/report/array_file.h"
 #include "runtime/pltrain/pltrain_options.h"
@@ -127,6 +129,8 @@ static int check_needs(const struct pl_train_options *t, struct pl_error *err)
         {t->stop.maximize, t->stop.monitor, "--early-stop-mode max", "--early-stop NAME"},
         {t->monitor_max, t->monitor, "--monitor-mode max", "--monitor NAME"},
         {t->save_top_k != 1, t->checkpoint_dir, "--save-top-k", "--checkpoint-dir DIR"},
+        {t->min_epochs > 0, t->stop.monitor, "--min-epochs", "--early-stop NAME"},
+        {t->min_steps > 0, t->stop.monitor, "--min-steps", "--early-stop NAME"},
     };
 
     for (size_t i = 0; i < PL_COUNT(list); i++)
@@ -300,6 +304,31 @@ int pl_pltrain_started(const struct pl_pltrain *p, unsigned local_size, struct p
                         (long long)p->devices);
 }
 
+/* Rank 0 warns of what nobody means: the smallest accuracy is the best one unless the user says
+ * otherwise, as in Lightning; and a level of 16 bits without them. */
+static void warn_unmeant(const struct pl_pltrain *p)
+{
+    const struct pl_train_options *t = &p->train;
+    const char *rank = pl_env(PL_ENV_RANK);
+    const struct {
+        const char *name, *value;
+        bool given;
+    } list[] = {{"early-stop", t->stop.monitor, p->stop_mode_given},
+                {"monitor", t->monitor, p->monitor_mode_given}};
+
+    if (rank && strcmp(rank, "0") != 0)
+        return;
+    if (t->amp_level > 1 && t->precision != PL_PRECISION_BF16 && t->precision != PL_PRECISION_16)
+        pl_log_warn("train", "--amp-level O%d has no effect without --precision 16 or bf16",
+                    t->amp_level);
+    for (size_t i = 0; i < PL_COUNT(list); i++)
+        if (list[i].value && !list[i].given && strstr(list[i].value, "acc"))
+            pl_log_warn("train",
+                        "--%s %s: the lowest value is the best: add --%s-mode max, or min if this "
+                        "is meant",
+                        list[i].name, list[i].value, list[i].name);
+}
+
 int pl_pltrain_plan(struct pl_pltrain *p,
                     bool started,
                     unsigned local_size,
@@ -317,6 +346,7 @@ int pl_pltrain_plan(struct pl_pltrain *p,
 
     if (r < 0)
         return r;
+    warn_unmeant(p);
     if (!started && !whole && p->processes && p->devices && p->devices != p->processes)
         return pl_error_set(
             err, -EINVAL,

@@ -100,12 +100,14 @@ int pl_pltrain_set_mode(void *ctx,
                         const char *value,
                         struct pl_error *err)
 {
+    struct pl_pltrain *p = ctx;
     bool *maximize = (bool *)((char *)ctx + o->target.at);
     int which;
     int r = pl_parse_choice(value, (const char *const[]){"min", "max", NULL}, &which, err);
 
     if (r == 0)
         *maximize = which == 1;
+    *(maximize == &p->train.monitor_max ? &p->monitor_mode_given : &p->stop_mode_given) = true;
     return r;
 }
 
