@@ -62,13 +62,18 @@ class Ours:
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
-    def end(self, process):
-        """(steps per second, end of the first step, peak MB) of the slowest or largest rank."""
+    def rows(self, process):
+        """What each rank reported when the run had ended."""
         out, err = process.communicate(timeout=600)
         rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         if process.returncode != 0 or len(rows) != self.ranks:
             raise RuntimeError(err.strip().splitlines()[-1] if err.strip() else
                                f"exit code {process.returncode}")
+        return rows
+
+    def end(self, process):
+        """(steps per second, end of the first step, peak MB) of the slowest or largest rank."""
+        rows = self.rows(process)
         rate = min(len(r["step_s"][WARM:]) / sum(r["step_s"][WARM:]) for r in rows)
         return (rate, max(r["first_step"] for r in rows) - self.exec_at,
                 max(r["peak_kb"] for r in rows) / 1024)
@@ -90,15 +95,21 @@ class Ours:
 
 
 class Independent:
-    """Two runs of one rank at the same time: what two ranks could do if they did not meet."""
+    """Two runs of one rank at the same time: what two ranks could do if they did not meet.
+
+    Ranks of ddp do meet: each step takes as long as the slower rank's. `met` has the rates that
+    these two runs would have had if they had met after each step and meeting took no time."""
 
     def __init__(self, bench, model, dtype):
         self.runs = [Ours(bench, model, dtype, 1, 1) for _ in range(2)]
-        self.rates = []
+        self.rates, self.met = [], []
 
     def trial(self, steps):
         started = [run.start(steps) for run in self.runs]
-        self.rates.append(min(run.end(p)[0] for run, p in zip(self.runs, started)))
+        times = [run.rows(p)[0]["step_s"][WARM:] for run, p in zip(self.runs, started)]
+        self.rates.append(min(len(t) / sum(t) for t in times))
+        slower = [max(pair) for pair in zip(*times)]
+        self.met.append(len(slower) / sum(slower))
 
 
 TOUCH = """import mmap, sys, time
@@ -259,6 +270,9 @@ def rows_of(b, model, dtype, sides, apart, touch, peak):
             b.row(case + ": efficiency, independent",  # each trial beside the next
                   [100 * o / a for o, a in zip(ours.rates, apart.rates)], unit="%", least=97,
                   extra={**about, "independent": median(apart.rates)})
+            b.row(case + ": the same, if the independent met",
+                  [100 * o / m for o, m in zip(ours.rates, apart.met)], unit="%",
+                  extra={**about, "if_met": median(apart.met)})
             # Without the step itself the number is the cost of the start on any machine.
             theirs = peer and peer.facts["first_step_s"]
             b.row(case + ": exec to first step", ours.firsts, [theirs] if peer else None, name,
