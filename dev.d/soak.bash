@@ -29,8 +29,9 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak container IMAGE
        ./dev soak cgroup2
 
-  graphs       N random graphs of ops, in f64 and f32, against the PyTorch that
-               $PLUME_TORCH_PYTHON, or else python3, has
+  graphs       N random graphs of ops, in f64 and f32, and a quarter as many in
+               f16 and in bf16, against the PyTorch that $PLUME_TORCH_PYTHON, or
+               else python3, has
   pipelines    N random modules in random pipelines, beside one process or ddp
   shards       N random modules with --shard param, beside ddp
   xla          N random runs on 1 to 8 devices of XLA's CPU plugin, in one
@@ -93,7 +94,7 @@ soak_shards() {
 
 soak_graphs() {
     local n=${1:-1000} seed=${2:-$RANDOM} build=$PLUME_SRC/build
-    local python=${PLUME_TORCH_PYTHON:-python3} plugin
+    local python=${PLUME_TORCH_PYTHON:-python3} plugin type rc=0
     (($# <= 2)) || die_usage "soak graphs takes a number of graphs and a seed"
     need_number N "$n" 1 10000000
     need_number SEED "$seed" 0 1000000
@@ -103,10 +104,14 @@ soak_graphs() {
     ninja_in "$build" tests/graphs/test-graphs
     say "dev: $n graphs from seed $seed"
     "$python" "$PLUME_SRC/tests/graphs/graphs.py" "$n" "$seed" >"$build/graphs.txt"
-    "$build/tests/graphs/test-graphs" "$build/graphs.txt"
+    "$build/tests/graphs/test-graphs" "$build/graphs.txt" || rc=1
+    for type in f16 bf16; do
+        "$python" "$PLUME_SRC/tests/graphs/halves.py" "$type" "$((n / 4 + 1))" "$seed" >"$build/graphs-$type.txt"
+        "$build/tests/graphs/test-graphs" --half "$type" "$build/graphs-$type.txt" || rc=1
+    done
     plugin=$(soak_plugin)
-    [[ -f $plugin && -f $build/plume-pjrt.so ]] || return 0
-    PLUME_PLUGIN_DIR=$build "$build/tests/graphs/test-graphs" --pjrt "$plugin" 1 "$build/graphs.txt"
+    [[ -f $plugin && -f $build/plume-pjrt.so ]] || return "$rc"
+    PLUME_PLUGIN_DIR=$build "$build/tests/graphs/test-graphs" --pjrt "$plugin" 1 "$build/graphs.txt" && return "$rc"
 }
 
 # soak_plugin: the path of XLA's CPU plugin, whether it is there or not.

@@ -6,7 +6,7 @@ graphs.py N [SEED]    writes N graphs to standard output; the same N and seed wr
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
-computed in f64 and f32. What is compared with f32 may differ by much more than the two do."""
+computed in f64 and f32; halves.py has the 16-bit types. What is compared with f32 may differ by much more than the two do."""
 import random
 import sys
 
@@ -80,13 +80,8 @@ def tolerances(a, b, noisy, flow=0.0):
     return 1e-11 * largest, 20 * off + 2e-5 * largest + 2e-6 * flow
 
 
-def write(g, name):
-    out = outs(g)
-    v64, g64, s64 = run(g, torch.float64, out)
-    v32, g32, s32 = run(g, torch.float32, out)
-    vn, gn, sn = run(g, torch.float64, out, torch.Generator().manual_seed(1))
-    if set(g64) != set(g32) or any(not torch.isfinite(t).all() or t.abs().max() > 1e5 for t in g64.values()):
-        raise Unfit
+def written(g, name, out, values, grads, states, limits):
+    """The text of a graph. limits(kind, i) are the tolerances of what is expected of tensor i."""
     lines = [f"graph {name}"]
     for i, t in enumerate(g.leaves):
         kind = 2 if i in g.buffers else 0 if t.dtype.is_floating_point else 1
@@ -95,17 +90,31 @@ def write(g, name):
     for op_name, ins, nums, _ in g.calls:
         lines.append(f"op {op_name} {len(ins)} {' '.join(str(number(i)) for i in ins)} "
                      f"{len(nums)} {' '.join(map(str, nums))}")
-    for i in out:
-        a, b = tolerances(v64[i], v32[i], vn[i])
-        lines.append(f"out {len(g.leaves) + i} {a:.2g} {b:.2g} {v64[i].numel()} {text(v64[i])}")
-    flow = max((float(t.abs().max()) for t in g64.values() if t.numel()), default=0.0)
-    for i in g64:
-        a, b = tolerances(g64[i], g32[i], gn[i], flow)
-        lines.append(f"grad {i} {a:.2g} {b:.2g} {g64[i].numel()} {text(g64[i])}")
-    for i in sorted(g.buffers):
-        a, b = tolerances(s64[i], s32[i], sn[i])
-        lines.append(f"state {i} {a:.2g} {b:.2g} {s64[i].numel()} {text(s64[i])}")
+    for kind, tensors in ("out", {i: values[i] for i in out}), ("grad", grads), ("state", states):
+        for i, t in sorted(tensors.items()):
+            a, b = limits(kind, i)
+            lines.append(f"{kind} {len(g.leaves) + i if kind == 'out' else i} {a:.2g} {b:.2g} {t.numel()} {text(t)}")
     return "\n".join(lines + ["end"])
+
+
+def largest_of(tensors):
+    return max((float(t.detach().abs().max()) for t in tensors if t.dtype.is_floating_point and t.numel()), default=0.0)
+
+
+def write(g, name):
+    out = outs(g)
+    exact = run(g, torch.float64, out)
+    single = run(g, torch.float32, out)
+    noisy = run(g, torch.float64, out, torch.Generator().manual_seed(1))
+    grads = exact[1]
+    if set(grads) != set(single[1]) or any(not torch.isfinite(t).all() for t in grads.values()) or largest_of(grads.values()) > 1e5:
+        raise Unfit
+
+    def limits(kind, i):
+        of = ("out", "grad", "state").index(kind)
+        return tolerances(exact[of][i], single[of][i], noisy[of][i], largest_of(grads.values()) if kind == "grad" else 0.0)
+
+    return written(g, name, out, *exact, limits)
 
 
 def is_on_table(g):
@@ -116,7 +125,7 @@ def is_on_table(g):
     return 2 * table.shape[0] <= ids.numel()
 
 
-def attempt(seed, names, steps, test=lambda g: True):
+def attempt(seed, names, steps, test=lambda g: True, write=write):
     rnd = random.Random(seed)
     g = Graph(rnd)
     for name in steps or [rnd.choice(names) for _ in range(rnd.randint(1, 14))]:
@@ -133,11 +142,11 @@ def attempt(seed, names, steps, test=lambda g: True):
     return write(g, f"{'-'.join(steps) + '-' if steps else ''}{seed}")
 
 
-def graphs(n, seed, names, steps=None, *test):
+def graphs(n, seed, names, steps=None, **more):
     last = seed + 400 * n
     while n > 0 and seed < last:
         try:
-            yield attempt(seed, names, steps, *test)
+            yield attempt(seed, names, steps, **more)
             n -= 1
         except Unfit:
             pass
@@ -154,7 +163,7 @@ def main():
                 for g in graphs(ALONE.get(name, 1) if steps == [name] else 1, 1, names, steps):
                     print(g, flush=True)
         for name, n in ON_TABLES.items():
-            for g in graphs(n, 1, names, ["embedding", name], is_on_table):
+            for g in graphs(n, 1, names, ["embedding", name], test=is_on_table):
                 print(g, flush=True)
         return
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 1

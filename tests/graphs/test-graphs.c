@@ -4,6 +4,7 @@
  *
  *     test-graphs FILE...                     "-" is standard input
  *     test-graphs --pjrt PLUGIN EVERY FILE... in f32 by that XLA device, each EVERYth of the graphs
+ *     test-graphs --half f16|bf16 FILE...     at levels O1, O2 and O3; files by halves.py
  *
  * Every op must have a lowering for XLA devices, which is looked up without one.
  * A file has words between white space: "graph NAME", then "leaf" (a tensor), "op" (a call, its
@@ -16,6 +17,8 @@
 #include <math.h>
 #include <string.h>
 
+static enum plume_dtype half;               /* 0: the graphs run in f64 and f32 */
+static unsigned level;                      /* of --amp-level, 1 to 3, where half is not 0 */
 static size_t xla_every, xla_seen, xla_run; /* graphs; every = 0: not on an XLA device */
 
 /* the engine's half of struct plume_api, as far as ops need it */
@@ -96,6 +99,9 @@ static void begin(struct graph_run *run, const struct graph *graph, bool f64)
     run->pl =
         (struct plume_context){.struct_size = sizeof(run->pl), .api = &run->api, .state = run};
     pl_tape_init(&run->tape, on_device(), f64 ? PL_REAL_F64 : PL_REAL_F32, true);
+    run->tape.amp_dtype = f64 ? 0 : half;
+    run->tape.amp_o2 = level == 2;
+    run->tape.amp_o3 = level == 3;
     pl_tape_begin(&run->tape);
     for (size_t i = 0; i < graph->n_leaves; i++) {
         const struct graph_leaf *leaf = &graph->leaf[i];
@@ -126,6 +132,16 @@ static plume_tensor *weighted(struct graph_run *run, plume_tensor *y)
     return plume_sum(&run->pl, plume_mul(&run->pl, y, weights), 0, PLUME_RANK_MAX);
 }
 
+static const char *type_of(const struct graph_run *run)
+{
+    static const char *const f16[] = {"f16, O1", "f16, O2", "f16, O3"};
+    static const char *const bf16[] = {"bf16, O1", "bf16, O2", "bf16, O3"};
+
+    if (!half)
+        return run->f64 ? "f64" : "f32";
+    return half == PLUME_F16 ? f16[level - 1] : bf16[level - 1];
+}
+
 static bool compare(struct graph_run *run, const struct graph_wanted *w)
 {
     plume_tensor *t = run->t[w->id];
@@ -152,7 +168,7 @@ static bool compare(struct graph_run *run, const struct graph_wanted *w)
         fprintf(stderr,
                 "%s: graph %s in %s: %s of tensor %zu, element %zu: %.17g, PyTorch: %.17g "
                 "(allowed: %g)\n",
-                graph_file, run->graph->name, run->f64 ? "f64" : "f32",
+                graph_file, run->graph->name, type_of(run),
                 w->grad    ? "gradient"
                 : w->state ? "state"
                            : "value",
@@ -216,7 +232,7 @@ static bool execute(struct graph_run *run)
     if (pl_tape_prepare(&run->tape, loss ? roots : roots + 1, n_roots - !loss, loss ? 1 : 0, &err) <
         0)
         graph_give_up(graph->name, pl_error_text(&err));
-    if (!run->f64 && !on_xla_takes(&run->tape))
+    if (!run->f64 && !half && !on_xla_takes(&run->tape))
         graph_give_up(graph->name, "has an op that cannot be compiled for an XLA device");
     if (xla_every && xla_seen++ % xla_every)
         return true;
@@ -268,10 +284,13 @@ static size_t run_file(const char *path, size_t *ret_bad)
     for (; graph_read(f, &graph); n++) {
         bool good = true;
 
-        for (int f64 = !xla_every; f64 >= 0; f64--) {
-            begin(&run, &graph, f64);
-            good = execute(&run) && good;
-            end(&run);
+        for (int f64 = !xla_every && !half; f64 >= 0; f64--) {
+            level = half ? 1 : 0;
+            do {
+                begin(&run, &graph, f64);
+                good = execute(&run) && good;
+                end(&run);
+            } while (half && ++level <= 3);
         }
         *ret_bad += !good;
         graph_forget(&graph);
@@ -294,7 +313,10 @@ int main(int argc, char **argv)
         xla_every = strtoul(argv[3], NULL, 10);
         on_xla_open(argv[2]);
     }
-    for (int i = xla ? 4 : 1; i < argc; i++)
+    if (argc > 3 && strcmp(argv[1], "--half") == 0) {
+        half = strcmp(argv[2], "f16") == 0 ? PLUME_F16 : PLUME_BF16;
+    }
+    for (int i = xla ? 4 : half ? 3 : 1; i < argc; i++)
         n += run_file(argv[i], &bad);
     if (xla) {
         on_xla_close();

@@ -4,6 +4,7 @@
 #ifndef PL_TESTS_LIB_ON_DEVICE_H
 #define PL_TESTS_LIB_ON_DEVICE_H
 
+#include "kernels/half.h"
 #include "runtime/engine/device/gpu.h"
 #include "runtime/engine/device/tensor.h"
 
@@ -73,12 +74,17 @@ static inline void *on_device_read(void *memory, size_t bytes)
  * the device fails. */
 static inline double *on_device_values(const plume_tensor *t, void *memory)
 {
-    bool f64 = t->dtype == PLUME_F64;
-    void *read = on_device_read(memory, t->count * (f64 ? sizeof(double) : sizeof(float)));
+    bool f64 = t->dtype == PLUME_F64, f16 = t->dtype == PLUME_F16, bf16 = t->dtype == PLUME_BF16;
+    void *read = on_device_read(memory, t->count * (f64           ? sizeof(double)
+                                                    : f16 || bf16 ? sizeof(uint16_t)
+                                                                  : sizeof(float)));
     double *values = malloc((t->count + 1) * sizeof(double));
 
     for (size_t i = 0; read && values && i < t->count; i++)
-        values[i] = f64 ? ((double *)read)[i] : (double)((float *)read)[i];
+        values[i] = f64    ? ((double *)read)[i]
+                    : f16  ? (double)pl_f32_of_f16(((uint16_t *)read)[i])
+                    : bf16 ? (double)pl_f32_of_bf16(((uint16_t *)read)[i])
+                           : (double)((float *)read)[i];
     if (!read) {
         free(values);
         values = NULL;
