@@ -41,7 +41,7 @@ MUTATIONS = [
     place("spank_plugin/node_daemon.c", "if (syscall(SYS_setgroups, user->n_groups, user->groups) < 0 ||", "if (", "spank_daemon"),
     place("spank_plugin/values.c", "if (strnlen(s, PL_VALUES_MAX + 1) <= PL_VALUES_MAX)", "if (strnlen(s, PL_VALUES_MAX + 2) <= PL_VALUES_MAX + 1)", "spank_values"),
     # kernels
-    place("kernels/cpu/softmax.c", "float shift = max + logf(sum);", "float shift = logf(sum);", "softmax"),
+    place("kernels/cpu/softmax.c", "y[i] = x[i] - max - log_sum;", "y[i] = x[i] - log_sum;", "softmax"),
     place("kernels/cpu/adam.c", "(sqrtf(v[k]) / correct2 + eps)", "(sqrtf(v[k] + eps) / correct2)", "adam"),
     place("kernels/cuda/layernorm.cu", "sum(square) / (R)f.n + f.eps);", "sum(square) / (R)(f.n - 1) + f.eps);", "layernorm"),
     # engine

@@ -30,10 +30,10 @@ static void forward(void *ctx, size_t begin, size_t end)
             y[i] = pl_exp(x[i] - max);
         sum = PL_LANE_SUM(n, y[i]);
         if (a->log) {
-            float shift = max + logf(sum);
+            float log_sum = logf(sum); /* max is subtracted first: large ones would round it */
 
             for (size_t i = 0; i < n; i++)
-                y[i] = x[i] - shift;
+                y[i] = x[i] - max - log_sum;
         } else {
             float inverse = 1 / sum;
 

@@ -7,15 +7,18 @@
  * exponential is constant while ref goes on to 0: hence the absolute part. */
 #define TOLERANCE(want) (2e-6 * (1 + fabs(want)))
 
+/* offset: added to x; numbers of 16 bits have the sums, which are multiples of it by 2^-7. */
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 size_t rows,
                 size_t n,
                 bool log,
-                enum fill fill)
+                enum fill fill,
+                float offset)
 {
     size_t count = rows * n;
-    const float *x = check_floats(count, fill), *dy = check_floats(count, FILL_RANDOM);
+    float *x = check_floats(count, fill);
+    const float *dy = check_floats(count, FILL_RANDOM);
     float *y = check_floats(count, FILL_RANDOM), *y2 = check_floats(count, FILL_RANDOM);
     float *dx = check_floats(count, FILL_RANDOM), *dx2 = check_copy(dx, count);
     struct pl_softmax_args a = {.rows = rows,
@@ -27,7 +30,10 @@ static void one(const struct pl_kernels *ref,
                                 .y = y,
                                 .dx = dx};
 
-    check_case("softmax rows %zu n %zu log %d add %d fill %d", rows, n, log, a.dx_add, (int)fill);
+    for (size_t i = 0; offset != 0 && i < count; i++)
+        x[i] = offset + offset / 128 * (float)check_random(3);
+    check_case("softmax rows %zu n %zu log %d add %d fill %d offset %g", rows, n, log, a.dx_add,
+               (int)fill, (double)offset);
     ref->softmax_forward(&a);
     ref->softmax_backward(&a);
     a.y = y2;
@@ -46,10 +52,14 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (size_t i = 0; i < check_many(400, 120); i++)
         one(ref, got, 1 + check_random(20), 1 + check_random(80), check_random(2),
-            (enum fill)check_random(FILL_DENORM + 1));
+            (enum fill)check_random(FILL_DENORM + 1), 0);
     for (size_t i = 0; i < check_many(8, 4); i++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500), check_random(2),
-            (enum fill)check_random(FILL_DENORM + 1));
-    one(ref, got, 3, 9001, false, FILL_RANDOM);
-    one(ref, got, 3, 9001, true, FILL_RANDOM);
+            (enum fill)check_random(FILL_DENORM + 1), 0);
+    one(ref, got, 3, 9001, false, FILL_RANDOM, 0);
+    one(ref, got, 3, 9001, true, FILL_RANDOM, 0);
+    /* Logits that are large beside their differences: the sum's logarithm is not rounded to them.
+     */
+    for (size_t i = 0; i < 20; i++)
+        one(ref, got, 2, 2 + check_random(40), true, FILL_RANDOM, check_random(2) ? 4096 : -16384);
 }
