@@ -2,6 +2,8 @@
 /* A module that does what $ODD names, in its last rank, for pltrain.bats, interrupt.bats
  * and hangs.bats. */
 #include <plume/module.h>
+#include <plume/ops_index.h>
+#include <plume/ops_nn.h>
 #include <poll.h>
 #include <signal.h>
 
@@ -51,6 +53,11 @@ static int fill(void *ctx, uint64_t epoch, size_t index, void *const *out, size_
     if (here && odd("exit-in-fill"))
         exit(0);
     memset(out[0], 0, FEATURES * real_size);
+    for (size_t i = 0; i < FEATURES && odd("losses"); i++)
+        if (real_size == sizeof(float))
+            ((float *)out[0])[i] = (float)(index * (i + 3) % 7) - 3;
+        else
+            ((double *)out[0])[i] = (double)(index * (i + 3) % 7) - 3;
     for (size_t i = 0; i < FEATURES && odd("drop-last"); i++) {
         if (real_size == sizeof(float))
             ((float *)out[0])[i] = (float)(index + 1);
@@ -82,7 +89,8 @@ static int fill_validation(void *ctx, uint64_t epoch, size_t index, void *const 
 static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
 {
     if (stage == PLUME_TEST && !odd("signal-in-test") && !odd("signal-in-predict") &&
-        !odd("random-predictions") && !odd("output-predicted") && !odd("drop-last"))
+        !odd("random-predictions") && !odd("output-predicted") && !odd("drop-last") &&
+        !odd("losses"))
         return 0;
     ret->n_fields = 2;
     ret->field[0].dtype = PLUME_F32;
@@ -99,10 +107,25 @@ static int data(struct plume_context *pl, enum plume_stage stage, struct plume_d
     return 0;
 }
 
+/* Losses that are made of several ops, added up. */
+static plume_tensor *
+several_losses(struct plume_context *pl, plume_tensor *logits, plume_tensor *labels)
+{
+    plume_tensor *hot = plume_one_hot(pl, labels, CLASSES);
+    plume_tensor *shares = plume_scale(pl, hot, 0.7, 0.1);
+    plume_tensor *kl = plume_kl_div(pl, plume_log_softmax(pl, logits), shares);
+
+    return plume_add(pl, plume_add(pl, kl, plume_bce_with_logits(pl, logits, hot)),
+                     plume_cross_entropy_smooth(pl, logits, labels, 0.2));
+}
+
 static plume_tensor *loss(struct plume_context *pl, const struct plume_batch *batch)
 {
     const struct state *s = pl->state;
 
+    if (odd("losses"))
+        return several_losses(pl, plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY),
+                              batch->field[1]);
     return plume_cross_entropy(pl, plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY),
                                batch->field[1]);
 }
@@ -209,7 +232,7 @@ const struct plume_module *plume_module_entry(void)
     if (odd("SIGTERM-in-entry") || odd("SIGUSR1-in-entry"))
         raise(odd("SIGTERM-in-entry") ? SIGTERM : SIGUSR1);
     if (odd("signal-in-predict") || odd("random-predictions") || odd("output-predicted") ||
-        odd("drop-last")) {
+        odd("drop-last") || odd("losses")) {
         predicting = module;
         predicting.predict_step = predict_step;
         return &predicting;

@@ -136,6 +136,39 @@ PY
     [ "$(wc -l <q.jsonl)" -eq 359 ]
 }
 
+# losses FILE: of odd.so's predictions in FILE, by PyTorch's definitions.
+losses() {
+    python3 - "$1" <<'PY'
+import json, math, sys
+rows = [json.loads(line)["output"] for line in open(sys.argv[1])]
+total = 0
+for index, z in enumerate(rows):
+    top = max(z)
+    whole = top + math.log(sum(math.exp(v - top) for v in z))
+    for c, v in enumerate(z):
+        hot = c == index % 3
+        share, smooth = 0.7 * hot + 0.1, 0.8 * hot + 0.2 / 3
+        total += share * (math.log(share) - (v - whole)) + smooth * (whole - v)
+        total += (math.log1p(math.exp(-abs(v))) + max(v, 0) - v * hot) / 3
+print(total / len(rows))
+PY
+}
+
+@test "losses of a validation, of a test and of predictions have no loss scale" {
+    export ODD=losses
+    pltrain --precision 16 --epochs 2 --checkpoint-dir d --save-last "$BROKEN/odd.so"
+    pltrain --predict --weights d/last.ckpt --out p.jsonl "$BROKEN/odd.so"
+    want=$(losses p.jsonl)
+    for how in "" "--precision 16" "--precision 16 --amp-level O2 --processes 2" "--precision bf16" "--precision 64"; do
+        # shellcheck disable=SC2086 # words
+        for what in validate test; do
+            got=$(pltrain $how --$what --json --weights d/last.ckpt "$BROKEN/odd.so" | sed 's/.*loss"://; s/}//')
+            awk -v got="$got" -v want="$want" 'BEGIN { exit !(got > want * 0.995 && got < want * 1.005) }' ||
+                { echo "$how --$what: $got, not $want"; false; }
+        done
+    done
+}
+
 @test "no two samples of a prediction draw the same numbers" {
     pltrain --epochs 0 --checkpoint-dir d "$BROKEN/odd.so"
     for how in "" "--processes 2" "--strategy dp --devices 2"; do
