@@ -38,7 +38,7 @@ check() { run "-$1" bundle/check --cpu "${@:2}"; }
     [ "$(grep '^stage [0-9]:' <<<"$output")" = "stage 1: ops of GPT-2
 stage 2: GPT-2 beside PyTorch
 stage 4: other ops
-stage 5: all else" ]
+stage 7: all else" ]
     [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = \
         "gpu-linear FAILED;gpu-plugin ok;gpu-engine ok;gpu-softmax FAILED;other ok;" ]
     [[ $output == *"3 passed, 2 failed, 0 skipped, 0 not begun"* ]]
@@ -46,6 +46,34 @@ stage 5: all else" ]
     # The logs are packed.
     tar -xzOf bundle/results.tgz log/gpu-linear | grep -x why
     tar -xzOf bundle/results.tgz summary | grep "look first at: gpu-linear"
+}
+
+@test "ranks and the sanitizer have stages of their own, after all ops" {
+    add gpu-ddp true
+    add gpu-softmax true
+    add gpu-copy true
+    add gpu-layernorm "sh -c 'echo \$CHECK_SANITIZER; test \"\$CHECK_SANITIZER\" != racecheck'"
+    add gpu-plugin true
+    if ! command -v compute-sanitizer; then
+        NVCC=$PWD/none/bin/nvcc check 0
+        [[ $output == *"memcheck,gpu-copy"*"skipped"*"no compute-sanitizer in PATH"* ]]
+    fi
+    mkdir bin
+    # shellcheck disable=SC2016 # for the tool
+    printf '#!/bin/sh\n[ "$1" = --tool ] && echo "under $2" && shift 4 && exec "$@"\n' >bin/compute-sanitizer
+    chmod +x bin/*
+    PATH=$PWD/bin:$PATH check 1
+    [ "$(grep '^stage [0-9]:' <<<"$output")" = "stage 1: ops of GPT-2
+stage 4: other ops
+stage 5: several ranks
+stage 6: sanitizer" ]
+    [ "$(tail -n 3 bundle/results.tsv | cut -f 1,2 | tr '\t\n' ' ;')" = \
+        "memcheck,gpu-copy ok;memcheck,gpu-layernorm ok;racecheck,gpu-layernorm FAILED;" ]
+    [ "$(cat bundle/log/memcheck,gpu-layernorm)" = "under memcheck
+memcheck" ]
+    # Who names a test wants no others.
+    PATH=$PWD/bin:$PATH check 0 gpu-copy
+    [[ $output != *sanitizer* ]]
 }
 
 @test "called again it goes on: nothing is built twice, and what passed is not run twice" {

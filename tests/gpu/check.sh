@@ -3,10 +3,10 @@
 # Builds what `./dev gpu-bundle` has packed with gcc and nvcc, runs its tests and benchmarks, and
 # prints a table: ./check [--cpu | --sanitize | --build CAPABILITY] [--next] [--again] [NAME...]
 # It goes in stages, the most valuable first, each of 8 minutes at most: ops of GPT-2, GPT-2 beside
-# PyTorch, the kernels' rates, all other ops, the rest. A stage that fails never stops the next. Each
-# ends by packing results.tsv, the summary and the logs as results.tgz. Called again, it goes on: what
-# is built is not built again unless a source is newer, and what passed is not run again. Tests run several
-# at once, benchmarks alone.
+# PyTorch, the kernels' rates, all other ops, several ranks, four ops under compute-sanitizer if that is
+# there, the rest. A stage that fails never stops the next. Each ends by packing results.tsv, the summary
+# and the logs as results.tgz. Called again, it goes on: what is built is not built again unless a source
+# is newer, and what passed is not run again. Tests run several at once, benchmarks alone.
 #   --again  runs what passed, too
 #   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
 #   --build CAPABILITY  builds what a card of that capability (90: H100) will run, and runs nothing: a rented card
@@ -161,6 +161,9 @@ add_steps() {
 }
 [[ $next == no ]] || add_steps
 
+# The sanitizer's stage has those whose threads share most, or whose addresses are data.
+watched='gpu-embedding|gpu-layernorm|gpu-attention|gpu-copy'
+sanitized_ones=()
 while IFS=$'\t' read -r kind name suite limit env targets command; do
     [[ $next == no ]] || break
     wanted "$name" || continue
@@ -172,6 +175,12 @@ while IFS=$'\t' read -r kind name suite limit env targets command; do
     fi
     if [[ $sanitize == no ]]; then
         tests+=("$kind"$'\t'"$name"$'\t'"$limit"$'\t'"$env"$'\t'"$targets"$'\t'"$command")
+        [[ ${#names[@]} == 0 && $name == @($watched) ]] || continue
+        [[ $targets == no* || -x $sanitizer ]] || targets="no compute-sanitizer in PATH or in '$CUDA/bin'"
+        for tool in memcheck racecheck; do
+            [[ $tool == memcheck || $name == gpu-layernorm ]] || continue # of others it takes too long
+            sanitized_ones+=("$kind"$'\t'"$tool,$name"$'\t'"$((limit * 20))"$'\t'"$env CHECK_SANITIZER=$tool"$'\t'"$targets"$'\t'"$(sanitized "$tool" "$command")")
+        done
     elif [[ $kind == test && $suite == gpu ]]; then
         for tool in memcheck racecheck; do
             tests+=("$kind"$'\t'"$name,$tool"$'\t'"$((limit * 20))"$'\t'"$env CHECK_SANITIZER=$tool"$'\t'"$targets"$'\t'"$(sanitized "$tool" "$command")")
@@ -180,18 +189,22 @@ while IFS=$'\t' read -r kind name suite limit env targets command; do
         continue
     fi
 done <"$TOP/tests.tsv"
+tests+=("${sanitized_ones[@]}")
 if ((${#tests[@]} == 0)); then
     echo "gpu-check: no test of that name" >&2
     exit 2
 fi
 
-# Stages by worth; the first pattern that fits a name is its stage.
-stage_names=("ops of GPT-2" "GPT-2 beside PyTorch" "rates of kernels" "other ops" "all else")
+# Stages by worth; the first pattern that fits a name is its stage, looked at in the order of stage_order.
+stage_names=("ops of GPT-2" "GPT-2 beside PyTorch" "rates of kernels" "other ops" "several ranks" "sanitizer" "all else")
+stage_order=(0 1 2 4 5 3 6)
 stage_patterns=(
     '^gpu-(plugin|attention|linear|matmul|layernorm|cross_entropy|golden)(,|$)'
     '^gpu-engine$'
     '^gpu-kernels$'
     '^gpu-[a-z0-9_]+(,|$)'
+    '^gpu-(ddp|strategies)(,|$)'
+    '^(memcheck|racecheck),'
     '.'
 )
 if [[ $next == yes ]]; then
@@ -199,10 +212,11 @@ if [[ $next == yes ]]; then
     for step in "${steps[@]}"; do
         stage_patterns+=("^$step(,|\$)")
     done
+    stage_order=("${!stage_patterns[@]}")
 fi
 stage_of() { # NAME
     local i
-    for i in "${!stage_patterns[@]}"; do
+    for i in "${stage_order[@]}"; do
         if [[ $1 =~ ${stage_patterns[i]} ]]; then
             echo "$i"
             return
