@@ -246,19 +246,6 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
     return result;
 }
 
-/* Writes a result again that the hub has written. */
-static void write_changed(const struct pl_run *run,
-                          unsigned trial,
-                          enum pl_trial_state state,
-                          const json_t *result)
-{
-    struct pl_error err = {0};
-
-    if (pl_run_result_write(run, trial, state, result, &err) < 0)
-        pl_log_warn("run", "the trial is %s, but its result could not be changed: %s",
-                    pl_trial_state_name(state), pl_error_text(&err));
-}
-
 /* ---- programs that stop at a signal ---- */
 
 /* Seconds before the time limit at which Slurm sends the signal of --signal; 0: it sends none. */
@@ -326,7 +313,7 @@ static void settle_stopped(
         return;
     if (pl_json_int(result, "exit_code", &n) == 0 && n > 0 && n <= 255)
         *code = (int)n;
-    write_changed(run, trial, *state, result);
+    pl_trial_write_changed(run, trial, *state, result);
 }
 
 /* Cancels what waits of the sweep. A retry may be submitted as soon as the results are there, and
@@ -377,7 +364,7 @@ static bool requeue(const struct pl_run *run,
         return by_slurm;
     /* written first: Slurm's answer to the request may be the end of this process */
     if (r > 0 && json_object_set_new(result, "requeued", json_true()) == 0)
-        write_changed(run, trial, state, result);
+        pl_trial_write_changed(run, trial, state, result);
     if (r > 0 && !by_slurm)
         r = pl_requeue_ask(&err) < 0 ? err.code : 1;
     if (r > 0)
@@ -385,7 +372,7 @@ static bool requeue(const struct pl_run *run,
     pl_log_warn("run", "the trial is not requeued: %s", pl_error_text(&err));
     json_object_del(result, "requeued");
     if (json_object_set_new(result, "not_requeued", json_string(pl_error_text(&err))) == 0)
-        write_changed(run, trial, state, result);
+        pl_trial_write_changed(run, trial, state, result);
     return false;
 }
 

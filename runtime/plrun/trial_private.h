@@ -39,6 +39,12 @@ json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned at
 /* Its state; without a result PL_TRIAL_DONE. */
 enum pl_trial_state pl_trial_result_state(const json_t *result);
 
+/* Writes a result again that the hub has written; warns if that fails. */
+void pl_trial_write_changed(const struct pl_run *run,
+                            unsigned trial,
+                            enum pl_trial_state state,
+                            const json_t *result);
+
 /* Corrects the result of an attempt, and writes it: Slurm's record of a job that it has requeued
  * does not say why. Its words in the job's output do, which is our stderr. True if it was a lost
  * node. */

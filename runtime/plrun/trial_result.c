@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/base/tail.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
@@ -123,6 +124,18 @@ enum pl_trial_state pl_trial_result_state(const json_t *result)
     return name && pl_trial_state_parse(name, &state) == 0 ? state : PL_TRIAL_DONE;
 }
 
+void pl_trial_write_changed(const struct pl_run *run,
+                            unsigned trial,
+                            enum pl_trial_state state,
+                            const json_t *result)
+{
+    struct pl_error err = {0};
+
+    if (pl_run_result_write(run, trial, state, result, &err) < 0)
+        pl_log_warn("run", "the trial is %s, but its result could not be changed: %s",
+                    pl_trial_state_name(state), pl_error_text(&err));
+}
+
 /* True if the last "*** JOB 7 ON n1 CANCELLED AT TIME DUE TO NODE FAILURE, ..." of this job is of a
  * lost node. Other jobs may write into the same file. */
 static bool says_node_failure(const char *text)
@@ -162,6 +175,6 @@ bool pl_trial_settle_requeue(const struct pl_run *run,
     if (!cause || json_object_set_new(result, "cause", cause) < 0)
         return false;
     *state = PL_TRIAL_NODE_FAILED;
-    pl_run_result_write(run, trial, *state, result, NULL);
+    pl_trial_write_changed(run, trial, *state, result);
     return true;
 }

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -265,6 +266,47 @@ static void test_finish_node_failure(void **state)
     requeued_with("", "", "preempted", NULL);
 }
 
+/* The disk has no room for a result as long as this one, but for a line of output. */
+static void test_finish_node_failure_on_a_full_disk(void **state)
+{
+    static const char lost[] =
+        "*** JOB 100 ON n1 CANCELLED AT T DUE TO NODE FAILURE, SEE LOG ***\n";
+    _cleanup_free_ char *path = pl_strf("%s/slurm.out", top), *said = NULL, *theirs = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf pad = {0};
+    int saved = dup(2), fd;
+    struct rlimit size, less;
+    json_t *o;
+
+    for (int i = 0; i < 8192; i++)
+        assert_int_equal(pl_buf_addc(&pad, 'x'), 0);
+    theirs =
+        pl_strf("{\"schema\":\"plume-result/1\",\"trial\":0,\"state\":\"preempted\",\"attempt\":0,"
+                "\"exit_code\":143,\"cause\":{\"kind\":\"preempted\"},\"pad\":\"%s\"}\n",
+                pl_buf_str(&pad));
+    fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    dup2(fd, 2);
+    claim();
+    assert_int_equal(
+        pl_file_append(in_run("trial-0000/result.json"), theirs, strlen(theirs), 0666, NULL), 0);
+    assert_int_equal(pl_write_all(fd, lost, strlen(lost)), 0);
+    setenv("PLUME_ATTEMPT", "0", 1);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &size), 0);
+    less = (struct rlimit){4096, size.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &less), 0);
+    assert_int_equal(pl_trial_finish(143, &(int){0}, NULL), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &size), 0);
+    dup2(saved, 2);
+    close(saved);
+    close(fd);
+    o = result();
+    assert_string_equal(pl_json_string(o, "state"), "preempted");
+    json_decref(o);
+    assert_int_equal(pl_file_read(path, 65536, &said, NULL, NULL), 0);
+    if (!strstr(said, "the trial is node-failed, but its result could not be changed: "))
+        fail_msg("%s", said);
+}
+
 /* Its own stderr, where that is a file, says why set-up failed. */
 static void test_finish_stderr_tail(void **state)
 {
@@ -299,6 +341,7 @@ int main(void)
         IN_RUN(test_finish_step_ended_by_slurm),
         IN_RUN(test_finish_ranks_killed_by_plrun),
         IN_RUN(test_finish_node_failure),
+        IN_RUN(test_finish_node_failure_on_a_full_disk),
         IN_RUN(test_finish_stderr_tail),
     };
 
