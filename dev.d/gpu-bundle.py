@@ -15,7 +15,7 @@ import sys
 FOLDERS = ("common/base", "common/proto/rank", "include", "kernels", "runtime/engine",
            "runtime/pltrain", "examples", "modules", "bench",
            "tests/kernels", "tests/unit", "tests/engine", "tests/cuda", "tests/fakes",
-           "tests/lib", "tests/gpu", "tests/golden", "tests/fixtures", "data")
+           "tests/graphs", "tests/lib", "tests/gpu", "tests/golden", "tests/fixtures", "data")
 FOREIGN = re.compile(r"-l?(jansson|uv|sodium|slurm|mpi|sz|python)\b|lib(jansson|uv|sodium|slurm|mpi)")
 SKIPPED_SUITES = {"cli", "daemon", "cluster", "fault", "fuzz", "lint"}
 TOOLS = {"cc", "gcc", "c++", "g++", "gcc-ar", "ar", "nvcc", "rm"}
