@@ -14,7 +14,8 @@ Usage: ./dev test [SUITE|LANE...]
 
 Suites: unit kernels cli daemon cluster fault fuzz lint
 Lanes:  asan (unit kernels cli daemon fuzz under ASan and UBSan)
-        tsan (unit, and daemons that resolve names and talk, under TSan)
+        tsan (what starts threads or locks, and daemons that resolve names
+        and talk, under TSan)
 
 Without a name all of them run. Ends with "N passed, N failed, N skipped";
 the status is 0 when nothing failed. A test that fails beside others runs once
@@ -119,7 +120,7 @@ readonly -A LANE_OPTIONS=(
 )
 readonly -A LANE_SUITES=(
     [asan]='unit kernels cli daemon fuzz'
-    [tsan]='unit threads'
+    [tsan]=threads
 )
 
 # build_suites DIR SUITE...: what their tests need, and the tools.
