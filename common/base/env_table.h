@@ -148,7 +148,7 @@
     X(SLURM_NODEID, NUMBER, NULL, PLRUN | PLRUND, "number of the node")                            \
     X(SLURM_NNODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the job")                              \
     X(SLURM_NTASKS, NUMBER, NULL, PLRUN | PLRUND, "tasks of the job")                              \
-    X(SLURM_PROCID, NUMBER, NULL, PLRUN, "number of the task")                                     \
+    X(SLURM_PROCID, NUMBER, NULL, PLRUN | PLTRAIN, "number of the task")                                     \
     X(SLURM_LOCALID, NUMBER, NULL, PLRUN, "number of the task on its node")                        \
     X(SLURM_STEP_NUM_NODES, NUMBER, NULL, PLRUN | PLRUND, "nodes of the step")                     \
     X(SLURM_STEP_NUM_TASKS, NUMBER, NULL, PLRUN | PLRUND | PLTRAIN, "tasks of the step")           \
