@@ -336,6 +336,30 @@ static int report(struct pl_plstat *ps)
     return ps->notes.partial ? PL_EXIT_PARTIAL : PL_EXIT_OK;
 }
 
+/* Options of squeue, sacct and tail. */
+static int explain(const char *word, struct pl_error *err)
+{
+    static const struct {
+        const char *name, *text;
+    } habits[] = {
+        {"-f", "write --watch"},
+        {"--follow", "write --watch"},
+        {"--iterate", "write --watch=SEC"},
+        {"-u", "it shows your own sweeps and jobs; squeue -u USER shows those of habits"},
+        {"--user", "it shows your own sweeps and jobs; squeue --user USER shows those of habits"},
+        {"--me", "it shows your own sweeps and jobs: omit it"},
+        {"-o", "write --json for programs"},
+        {"--format", "write --json for programs"},
+        {"--csv", "write --json for programs"},
+        {"--sort", "trials stand by their numbers, and * marks the best; write --json to sort"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(habits); i++)
+        if (strcmp(word, habits[i].name) == 0)
+            return pl_error_set(err, -EINVAL, "unknown option '%s': %s", word, habits[i].text);
+    return 0;
+}
+
 /* Makes the usage lines from the table of commands. */
 static void make_synopsis(char *ret, size_t size)
 {
@@ -372,6 +396,7 @@ int main(int argc, char **argv)
         .summary = "Shows sweeps, jobs and their ranks, and the first failure of a job.",
         .footer = footer,
         .options = options,
+        .explain = explain,
     };
     bool done = false;
     int r;

@@ -114,6 +114,28 @@ static int hint_signal(struct pl_spec *spec)
                         text, time);
 }
 
+/* Slurm makes no folder for a job's output, and ends a job that has none. */
+static int hint_output(struct pl_spec *spec)
+{
+    const struct pl_spec_value *output = &spec->values[PL_SPEC_OUTPUT];
+    const char *slash = output->text ? strrchr(output->text, '/') : NULL;
+    _cleanup_free_ char *folder = NULL;
+
+    if (!slash || slash == output->text || output->origin == PL_ORIGIN_BUILTIN ||
+        memchr(output->text, '%', (size_t)(slash - output->text)) ||
+        spec->values[PL_SPEC_LOCAL].text)
+        return 0;
+    folder = strndup(output->text, (size_t)(slash - output->text));
+    if (!folder)
+        return -ENOMEM;
+    if (access(folder, F_OK) == 0 || errno != ENOENT)
+        return 0;
+    return pl_spec_warn(spec,
+                        "--output %s: there is no folder '%s' here: Slurm makes none, and ends a "
+                        "trial whose output it cannot write",
+                        output->text, folder);
+}
+
 /* regcomp() takes Python's \d for a d. */
 static int check_metric(const char *name, const char *regex, struct pl_error *err)
 {
@@ -272,7 +294,7 @@ int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
     if (r < 0)
         return r;
     return hint_program(spec) < 0 || hint_signal(spec) < 0 || pl_hints_axes(spec) < 0 ||
-                   hint_arguments(spec) < 0
+                   hint_output(spec) < 0 || hint_arguments(spec) < 0
                ? pl_error_nomem(err)
                : 0;
 }

@@ -32,7 +32,8 @@ static int number(enum pl_env_id a,
     else if (fallback < 0)
         return pl_error_set(err, -ENOENT,
                             "not inside a Slurm step (%s is not set): start it with "
-                            "srun, for example: srun -N2 plrun -- ./program",
+                            "srun, for example: srun -N2 plrun -- ./program; without Slurm: "
+                            "plsubmit --local -n 2 ./program",
                             pl_env_var(b)->name);
     if (r < 0)
         return pl_error_wrap(err, r, "%s", pl_env_var(b)->name);

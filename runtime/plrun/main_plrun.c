@@ -6,6 +6,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/metric_rule.h"
+#include "common/base/near.h"
 #include "common/base/options.h"
 #include "common/base/parse.h"
 #include "common/base/site.h"
@@ -169,6 +170,31 @@ static const struct pl_option options[] = {
     {0},
 };
 
+/* Options of other launchers. */
+static int explain(const char *word, struct pl_error *err)
+{
+    static const struct {
+        const char *name, *text;
+    } others[] = {
+        {"--nproc-per-node", "srun starts the ranks: srun --ntasks-per-node=N plrun -- PROGRAM"},
+        {"--nnodes", "srun starts the ranks: srun --nodes=N plrun -- PROGRAM"},
+        {"--ntasks", "it is srun's: srun --ntasks=N plrun -- PROGRAM"},
+        {"--ntasks-per-node", "it is srun's: srun --ntasks-per-node=N plrun -- PROGRAM"},
+        {"-n", "it is srun's: srun -n N plrun -- PROGRAM"},
+        {"-N", "it is srun's: srun -N N plrun -- PROGRAM"},
+        {"--gpus", "it is srun's: srun --gpus=N plrun -- PROGRAM"},
+        {"--gpus-per-node", "it is srun's: srun --gpus-per-node=N plrun -- PROGRAM"},
+        {"--env", "write plrun -- env NAME=VALUE PROGRAM"},
+        {"--standalone", "write plsubmit --local -n N PROGRAM for ranks on this machine"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(others); i++)
+        if (word[1] == '-' ? pl_near_distance(word, others[i].name) == 0
+                           : strcmp(word, others[i].name) == 0) /* -n is not -N */
+            return pl_error_set(err, -EINVAL, "unknown option '%s': %s", word, others[i].text);
+    return 0;
+}
+
 static const struct pl_command command = {
     .name = "plrun",
     .synopsis = "[OPTIONS] [--] PROGRAM [ARG...]\n--tasks N [--nodes N] -- PROGRAM "
@@ -178,6 +204,7 @@ static const struct pl_command command = {
     .summary = "Starts PROGRAM as one rank of a Slurm step, with the environment of distributed "
                "training, and watches it: srun -N2 --ntasks-per-node=4 plrun -- ./train",
     .options = options,
+    .explain = explain,
 };
 
 /* plrund stands beside plrun. */
