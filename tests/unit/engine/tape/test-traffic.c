@@ -255,11 +255,45 @@ static void test_gpt2_moves_so_many_bytes(void **state)
     make(&m, SHARES | FUSES | O2);
     t = show(&m, "GPT-2, O2");
     near(gb(t.outside), 21.00);
+    assert_true(t.outside < 21e9); /* the goal */
     pl_tape_finish(&m.tape);
     make(&m, SHARES);
     t = show(&m, "GPT-2, each op by itself");
     near(gb(t.outside), 62.15);
     pl_tape_finish(&m.tape);
+}
+
+static double flops_of(const struct model *m, const char *op)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < m->tape.n; i++)
+        for (int back = 0; back < 2; back++)
+            if (!op || strcmp(m->tape.nodes[i].op->name, op) == 0)
+                sum += pl_node_flops(&m->tape.nodes[i], back);
+    return sum;
+}
+
+/* By paper: two for each weight and token, thrice; of an attention that looks back half of its two
+ * products of TIME x TIME scores, and 2.5 times as much backward, which makes the scores again. The
+ * logits, which cross-entropy makes with their gradients, are products all the same. */
+static void test_gpt2_does_so_many_flops(void **state)
+{
+    static struct model m;
+    const double tokens = (double)BATCH * TIME, w = WIDTH;
+    const double products = 6 * tokens * (LAYERS * 12 * w * w + w * VOCABULARY);
+    const double attention = 3.5 * LAYERS * 2 * tokens * TIME * w;
+
+    for (unsigned how = 0; how < 2; how++) {
+        make(&m, SHARES | (how ? FUSES : 0));
+        print_message("# GPT-2: %.3f TFLOP in products, %.3f in attention, %.3f in all\n",
+                      (flops_of(&m, "linear") + how * flops_of(&m, "cross_entropy")) * 1e-12,
+                      flops_of(&m, "attention") * 1e-12, flops_of(&m, NULL) * 1e-12);
+        near_share(flops_of(&m, "linear") + how * flops_of(&m, "cross_entropy"), products);
+        near_share(flops_of(&m, "attention"), attention);
+        near_share(flops_of(&m, NULL), products + attention);
+        pl_tape_finish(&m.tape);
+    }
 }
 
 /* The node of that op whose output has so many columns; the first, or the last. */
@@ -554,6 +588,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_moves_so_many_bytes),
+        cmocka_unit_test(test_gpt2_does_so_many_flops),
         cmocka_unit_test(test_products_read_the_gradient_twice),
         cmocka_unit_test(test_partial_sums_are_counted),
         cmocka_unit_test(test_an_embedding_reads_its_table_once),
