@@ -199,12 +199,14 @@ plume_huber(struct plume_context *pl, plume_tensor *a, plume_tensor *b, double d
     return plume_mean_of_all(pl, pl_f32_choose(pl, inside, square, linear, PLUME_CHOOSE_WHERE));
 }
 
-/* Mean of the binary cross-entropy of sigmoid(logits) and targets in [0, 1], in nats, [1]: of
- * softplus(z) - z t, which holds for any z. Both have one shape, or the target is one number. */
+/* Mean of the binary cross-entropy of sigmoid(logits) and targets in [0, 1], in nats, [1]: of (1 -
+ * t) softplus(z) + t softplus(-z), which is exact for any z. Both have one shape, or the target is
+ * one number. */
 static inline plume_tensor *
 plume_bce_with_logits(struct plume_context *pl, plume_tensor *logits, plume_tensor *targets)
 {
     size_t shape[PLUME_RANK_MAX] = {0}, rank = targets ? pl->api->shape(targets, shape) : 0;
+    plume_tensor *of_zero, *of_one;
     int same = 0;
 
     for (size_t d = 0; d < rank; d++)
@@ -213,8 +215,10 @@ plume_bce_with_logits(struct plume_context *pl, plume_tensor *logits, plume_tens
         return plume_refuse_two(
             pl, "bce_with_logits: the two have other dimensions: is one transposed?", logits,
             targets);
-    return plume_mean_of_all(pl, pl_f32_sub(pl, pl_f32_map(pl, logits, PLUME_MAP_SOFTPLUS, 0, 0),
-                                            pl_f32_mul(pl, logits, targets)));
+    of_zero = pl_f32_map(pl, logits, PLUME_MAP_SOFTPLUS, 0, 0);
+    of_one = pl_f32_map(pl, pl_f32_scale(pl, logits, -1, 0), PLUME_MAP_SOFTPLUS, 0, 0);
+    of_zero = pl_f32_mul(pl, of_zero, pl_f32_scale(pl, targets, -1, 1));
+    return plume_mean_of_all(pl, pl_f32_add(pl, of_zero, pl_f32_mul(pl, of_one, targets)));
 }
 
 /* Cross-entropy with labels of which each other class gets smoothing / classes (arXiv 1512.00567):

@@ -127,6 +127,8 @@ static void test_losses(void **state)
         CHECK(plume_l1(&step.pl, x, Y(-0x1p15, 0)), 0x1p15, 0.5, 0x1p15, 0);
         CHECK(plume_huber(&step.pl, x, Y(0, 0), 2048), 0.25 * 1024 * 1024, 512, 1024, 0);
         CHECK(plume_bce_with_logits(&step.pl, x, Y(0.5)), 2048, 0.5, 4096);
+        CHECK(plume_bce_with_logits(&step.pl, x, Y(1)), log1p(exp(-8)), -exp(-8), 8);
+        CHECK(plume_bce_with_logits(&step.pl, x, Y(0)), log1p(exp(-8)), exp(-8), -8);
         CHECK(plume_kl_div(&step.pl, x, Y(0, 1)), 0.5, 0, -1, -1);
     }
 }
