@@ -96,6 +96,20 @@ def test_survived_and_done(step):
     equal([e for e in step.lines("events.jsonl") if e["type"] in ("cause", "teardown")], [])
 
 
+def test_survived_and_cancelled_later(step):
+    """scancel after a signal that the ranks have outlived: the result is there before Slurm's SIGKILL."""
+    slurm_says(step, record(), record(state="COMPLETING"))
+    d, ranks = running(step)
+    signalled(ranks)
+    has_heard(step)
+    wait_for("the result", lambda: signalled(ranks) or os.path.exists(step.trial("result.json")))
+    equal(len(asks(step)), 2)
+    equal(step.result()["state"], "cancelled")
+    for r in ranks:
+        r.exited(signal_number=9)
+    equal(ended(step, d, ranks, [137, 137]), ("cancelled", "cancelled", True))
+
+
 def test_survived_sigint_and_done(step):
     slurm_says(step, record())
     equal(good_end(step, signal.SIGINT), ("done", None, False))

@@ -17,7 +17,8 @@
 #define ASK_MS 5000
 #define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
-#define END_EXTRA_MS 10000 /* from SIGKILL to giving up on a node */
+#define SAME_SIGNAL_MS 1000 /* after Slurm's answer, for one signal to be reported by all ranks */
+#define END_EXTRA_MS 10000  /* from SIGKILL to giving up on a node */
 #define HELD_MS                                                                                    \
     1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
 #define COME_MS 3000        /* for nodes to join that may have got a signal, too */
@@ -319,6 +320,7 @@ static void on_slurm_answer(void *ctx, const char *output)
         return;
     }
     hub->n_asks = 0;
+    hub->answered_ns = pl_now_ns();
     hub->question = PL_SLURM_ANSWERED;
     hub->answer = pl_slurm_answer_read(output, hub->step->id.attempt, hub->terminated != 0);
     hub->answer.asked_late = asked_late;
@@ -377,6 +379,15 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number)
     if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > COME_MS)
         pl_limit_start(&hub->launch_limit, COME_MS);
     consider(hub); /* at once: Slurm may end us with the ranks, and the trial needs its result */
+}
+
+void pl_hub_terminated_again(struct pl_hub *hub)
+{
+    if (hub->cause || hub->n_failures || hub->question != PL_SLURM_ANSWERED ||
+        pl_now_ns() - hub->answered_ns < SAME_SIGNAL_MS * 1000000ull)
+        return;
+    hub->question = PL_SLURM_NOT_ASKED;
+    consider(hub);
 }
 
 static void add_failure(struct pl_hub *hub, const struct pl_failure *failure)

@@ -310,7 +310,11 @@ static void on_pong(struct pl_hub *hub, unsigned node_id, const struct pl_msg_no
 
 static void on_signalled(struct pl_hub *hub, const struct pl_msg_node_signalled *m)
 {
-    if (!hub->terminated && (m->signal == SIGTERM || m->signal == SIGINT))
+    if (m->signal != SIGTERM && m->signal != SIGINT)
+        return;
+    if (hub->terminated)
+        pl_hub_terminated_again(hub);
+    else
         pl_hub_terminated(hub, (int)m->signal);
 }
 

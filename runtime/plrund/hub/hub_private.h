@@ -139,6 +139,7 @@ struct pl_hub {
     struct pl_scontrol *ask; /* NULL = none runs */
     unsigned n_asks;         /* tries of this question */
     uint64_t asked_ns;       /* the first of them */
+    uint64_t answered_ns;    /* the last answer came */
     uint64_t left_ns;        /* when the last node said bye */
     json_t *cause;
     bool event_lost;     /* that has been said */
@@ -198,6 +199,9 @@ struct pl_hub {
 
 /* ending.c: events that may lead to the cause, or to the end. */
 void pl_hub_terminated(struct pl_hub *hub, int signal_number);
+/* The step got another signal, perhaps for another reason: scancel after one that the ranks have
+ * outlived. Slurm's SIGKILL may end us with them, and the trial needs its result before. */
+void pl_hub_terminated_again(struct pl_hub *hub);
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* copied */
 /* It said bye. That is confirmed at once; to the last ones once the files are written. */
 void pl_hub_left(struct pl_hub *hub, unsigned node_id);
