@@ -402,7 +402,7 @@ run_on_nodes(struct pl_plstat *ps, struct pl_child *ret, unsigned *ret_n, struct
     if (r < 0)
         return r;
     if (strcmp(now.state, "RUNNING") != 0)
-        return pl_error_set(err, -EHOSTUNREACH, "job %s is not running: %s", ps->ghosts.job,
+        return pl_error_set(err, -ENOENT, "job %s is not running: %s", ps->ghosts.job,
                             *now.state ? now.state : "Slurm does not know it");
     if (now.n_others && !strchr(ps->ghosts.job, '_'))
         pl_notes_add(&ps->notes, false,

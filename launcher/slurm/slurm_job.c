@@ -126,8 +126,9 @@ int pl_slurm_job_number(const char *task, int64_t *ret, struct pl_error *err)
             return 0;
         }
     said = child.err.len ? pl_buf_str(&child.err) : "it has not begun, or has ended";
-    return pl_error_set(err, -EHOSTUNREACH, "squeue does not report job %s: %.*s", task,
-                        (int)strcspn(said, "\n"), said);
+    return pl_error_set(
+        err, child.err.len && !strstr(said, "Invalid job id") ? -EHOSTUNREACH : -ENOENT,
+        "squeue does not report job %s: %.*s", task, (int)strcspn(said, "\n"), said);
 }
 
 int pl_slurm_job_ask(int64_t job,

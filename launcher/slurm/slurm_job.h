@@ -21,7 +21,8 @@ struct pl_slurm_job_now {
 };
 
 /* Finds Slurm's own number of a job "123" or of a task of an array, "123_4", which srun(1) needs.
- * -ETIMEDOUT, -EHOSTUNREACH (also if the task has not begun or has ended), -ENOENT (no squeue). */
+ * -ETIMEDOUT, -EHOSTUNREACH, -ENOENT (the task has not begun, has ended or never was; no squeue).
+ */
 int pl_slurm_job_number(const char *task, int64_t *ret, struct pl_error *err);
 
 /* Asks squeue(1) about a job by Slurm's own number (a task of an array has one, too).

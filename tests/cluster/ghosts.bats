@@ -193,11 +193,11 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     run --separate-stderr as_user plstat ghosts --json --job "$array"
     [[ $status == 0 && $output == *"job $array is an array: only its task of that number is shown"* ]]
     run as_user plstat ghosts --job "${array}_7"
-    [[ $status == 4 && $output == *"job ${array}_7"* ]]
+    [[ $status == 3 && $output == *"job ${array}_7"* ]]
     scancel "$array"
     wait_for 30 eval "! squeue -h -t R -j ${array} 2>/dev/null | grep -q ."
     run as_user plstat ghosts --job "${array}_0"
-    [[ $status == 4 && $output == *"job ${array}_0"* ]]
+    [[ $status == 3 && $output == *"job ${array}_0"* ]]
 }
 
 @test "--job and doctor say that a node's answer is missing" {
