@@ -310,6 +310,14 @@ static int take_hparam(struct pl_pltrain *p, int argc, char **argv, struct pl_er
     return 1;
 }
 
+/* True for an option whose value, which may be left out, needs a '='. */
+static bool takes_optional(const char *word)
+{
+    const struct pl_option *o = pl_options_find(&command, word);
+
+    return o && o->arg && o->arg[0] == '[' && !strchr(word, '=');
+}
+
 static int parse_after_module(
     struct pl_pltrain *p, int argc, char **argv, bool *ret_done, struct pl_error *err)
 {
@@ -327,6 +335,9 @@ static int parse_after_module(
             n = take_hparam(p, argc - i, argv + i, err);
             if (n < 0)
                 return n;
+        } else if (i > 0 && argv[i][0] != '-' && takes_optional(argv[i - 1])) {
+            return pl_error_set(err, -EINVAL, "'%s' after %s: write %s=%s", argv[i], argv[i - 1],
+                                argv[i - 1], argv[i]);
         } else {
             return pl_error_set(err, -EINVAL,
                                 argv[i][0] == '-' ? "unknown option '%s': see pltrain --help"
