@@ -134,7 +134,7 @@ struct pl_pool2d_args {
  * Other tables ignore both. Each result is rounded as if a kernel of its own computed it, also the
  * one to which r is added. relu passes what is above 0 after rounding. Backward
  * may read from y what relu has passed. Where there is no r, it may also compute it from x, as
- * forward does. */
+ * forward does, unless relu_of_y is set. */
 #define PL_BATCHNORM_FACTORS 7
 
 struct pl_batchnorm_args {
@@ -142,7 +142,7 @@ struct pl_batchnorm_args {
     double eps, momentum;
     bool training, relu, alone;
     bool dx_add, dw_add, db_add, dr_add;
-    bool x_half, y_half;
+    bool x_half, y_half, relu_of_y;
     enum pl_half half;
     const void *x, *w, *b, *r, *dy;
     double *sums, *back_sums;         /* doubles in every table */

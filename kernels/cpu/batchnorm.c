@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* One thread handles a channel and sums in a fixed order. If a channel of an image is shorter than
  * a vector, a thread handles neighbouring channels together ("flat"): their values are contiguous,
- * and each value of an image has sums of its own. */
-#include "kernels/cpu/vmath.h"
+ * and each value of an image has sums of its own. Arrays of 16 bits are converted by blocks, so
+ * that the numbers are those of f32 arrays. */
+#include "kernels/cpu/halves.h"
 #include "kernels/pool/pool.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LANES 8  /* parallel sums */
-#define FLAT 256 /* the most values of an image that are handled together */
+#define LANES 8   /* parallel sums */
+#define FLAT 256  /* the most values of an image that are handled together */
+#define BLOCK 512 /* values of a channel that are converted together: whole groups of LANES */
 
 static bool is_flat(const struct pl_batchnorm_args *a)
 {
@@ -44,6 +46,42 @@ static void finish(const struct pair *p, double *ret_a, double *ret_b)
     }
 }
 
+/* n values from `at` on: in place, or converted into `block`. type is that of x_half and y_half. */
+PL_INLINE const float *
+get(const enum pl_half type, bool half, const void *p, size_t at, size_t n, float *block)
+{
+    if (type == PL_HALF_NONE || !half)
+        return (const float *)p + at;
+    pl_widen_row(type, (const uint16_t *)p + at, block, n);
+    return block;
+}
+
+/* Values of a channel in an image that are handled at once. */
+PL_INLINE size_t block_of(const struct pl_batchnorm_args *a, const enum pl_half type)
+{
+    return type == PL_HALF_NONE ? a->inner : PL_MIN(a->inner, (size_t)BLOCK);
+}
+
+/* Defines each(), with a constant type for each of the three. */
+#define FOR_TYPES(each)                                                                            \
+    static void each(void *ctx, size_t begin, size_t end)                                          \
+    {                                                                                              \
+        const struct pl_batchnorm_args *a = ctx;                                                   \
+                                                                                                   \
+        if (!a->x_half && !a->y_half)                                                              \
+            each##_of(a, begin, end, PL_HALF_NONE);                                                \
+        else if (a->half == PL_HALF_F16)                                                           \
+            each##_of(a, begin, end, PL_HALF_F16);                                                 \
+        else                                                                                       \
+            each##_of(a, begin, end, PL_HALF_BF16);                                                \
+    }
+
+/* The n values of `channel` in image `image`, from its value `from` on. */
+PL_INLINE size_t place(const struct pl_batchnorm_args *a, size_t image, size_t channel, size_t from)
+{
+    return (image * a->channels + channel) * a->inner + from;
+}
+
 PL_INLINE void add_squares(struct pair *p, const float *x, size_t n)
 {
     size_t k = 0;
@@ -63,18 +101,25 @@ PL_INLINE void add_squares(struct pair *p, const float *x, size_t n)
     }
 }
 
-static void sums(void *ctx, size_t begin, size_t end)
+PL_INLINE void
+sums_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
 {
-    const struct pl_batchnorm_args *a = ctx;
+    size_t most = block_of(a, type);
+    float block[BLOCK];
 
     for (size_t c = begin; c < end; c++) {
         struct pair p = {0};
 
         for (size_t n = 0; n < a->batch; n++)
-            add_squares(&p, (const float *)a->x + (n * a->channels + c) * a->inner, a->inner);
+            for (size_t k = 0, some; k < a->inner; k += some) {
+                some = PL_MIN(most, a->inner - k);
+                add_squares(&p, get(type, a->x_half, a->x, place(a, n, c, k), some, block), some);
+            }
         finish(&p, &a->sums[1 + c], &a->sums[1 + a->channels + c]);
     }
 }
+
+FOR_TYPES(sums)
 
 struct flat_sums {
     double of[2][FLAT];
@@ -91,15 +136,16 @@ finish_flat(const struct flat_sums *f, size_t c, size_t inner, double *ret_a, do
     }
 }
 
-static void sums_flat(void *ctx, size_t begin, size_t end)
+PL_INLINE void
+sums_flat_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
 {
-    const struct pl_batchnorm_args *a = ctx;
     size_t n_values = (end - begin) * a->inner;
     struct flat_sums f;
+    float block[FLAT];
 
     memset(&f, 0, sizeof(f));
     for (size_t n = 0; n < a->batch; n++) {
-        const float *x = (const float *)a->x + (n * a->channels + begin) * a->inner;
+        const float *x = get(type, a->x_half, a->x, place(a, n, begin, 0), n_values, block);
 
         for (size_t k = 0; k < n_values; k++) {
             double v = x[k];
@@ -112,10 +158,12 @@ static void sums_flat(void *ctx, size_t begin, size_t end)
         finish_flat(&f, c - begin, a->inner, &a->sums[1 + c], &a->sums[1 + a->channels + c]);
 }
 
-/* No tape asks for 16 bits here, or for a sum. */
+FOR_TYPES(sums_flat)
+
+/* No tape asks for a sum here. */
 static bool is_for_ref(const struct pl_batchnorm_args *a)
 {
-    return a->x_half || a->y_half || a->r || a->dr;
+    return a->r || a->dr;
 }
 
 void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
@@ -152,33 +200,84 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     }
 }
 
-static void forward(void *ctx, size_t begin, size_t end)
+/* Backward, which may compute y again, has the same bits. */
+PL_INLINE void norm(const float *restrict x,
+                    float *restrict y,
+                    size_t n,
+                    float mean,
+                    float scale,
+                    float shift,
+                    bool relu)
 {
-    const struct pl_batchnorm_args *a = ctx;
+    if (relu)
+        for (size_t k = 0; k < n; k++) {
+            float v = (x[k] - mean) * scale + shift;
+
+            y[k] = v <= 0 ? 0 : v;
+        }
+    else
+        for (size_t k = 0; k < n; k++)
+            y[k] = (x[k] - mean) * scale + shift;
+}
+
+/* The same for values of several channels. */
+PL_INLINE void norm_flat(const float *restrict x,
+                         float *restrict y,
+                         size_t n,
+                         const float *restrict means,
+                         const float *restrict scales,
+                         const float *restrict shifts,
+                         bool relu)
+{
+    if (relu)
+        for (size_t k = 0; k < n; k++) {
+            float v = (x[k] - means[k]) * scales[k] + shifts[k];
+
+            y[k] = v <= 0 ? 0 : v;
+        }
+    else
+        for (size_t k = 0; k < n; k++)
+            y[k] = (x[k] - means[k]) * scales[k] + shifts[k];
+}
+
+static float mean_of(const struct pl_batchnorm_args *a, size_t c)
+{
+    return ((const float *)a->mean)[c];
+}
+
+static float scale_of(const struct pl_batchnorm_args *a, size_t c)
+{
+    return ((const float *)a->inv_std)[c] * (a->w ? ((const float *)a->w)[c] : 1);
+}
+
+static float shift_of(const struct pl_batchnorm_args *a, size_t c)
+{
+    return a->b ? ((const float *)a->b)[c] : 0;
+}
+
+PL_INLINE void
+forward_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
+{
+    float x_block[BLOCK], y_block[BLOCK];
+    size_t most = block_of(a, type);
 
     for (size_t c = begin; c < end; c++) {
-        float mean, scale, shift = a->b ? ((const float *)a->b)[c] : 0;
-
         statistics(a, c);
-        mean = ((const float *)a->mean)[c];
-        scale = ((const float *)a->inv_std)[c] * (a->w ? ((const float *)a->w)[c] : 1);
-        for (size_t n = 0; n < a->batch; n++) {
-            size_t at = (n * a->channels + c) * a->inner;
-            const float *restrict x = (const float *)a->x + at;
-            float *restrict y = (float *)a->y + at;
+        for (size_t n = 0; n < a->batch; n++)
+            for (size_t k = 0, some; k < a->inner; k += some) {
+                size_t at = place(a, n, c, k);
 
-            if (a->relu)
-                for (size_t k = 0; k < a->inner; k++) {
-                    float v = (x[k] - mean) * scale + shift;
-
-                    y[k] = v <= 0 ? 0 : v;
-                }
-            else
-                for (size_t k = 0; k < a->inner; k++)
-                    y[k] = (x[k] - mean) * scale + shift;
-        }
+                some = PL_MIN(most, a->inner - k);
+                norm(get(type, a->x_half, a->x, at, some, x_block),
+                     type && a->y_half ? y_block : (float *)a->y + at, some, mean_of(a, c),
+                     scale_of(a, c), shift_of(a, c), a->relu);
+                if (type && a->y_half)
+                    pl_narrow_row(type, y_block, (uint16_t *)a->y + at, some);
+            }
     }
 }
+
+FOR_TYPES(forward)
 
 /* Writes a channel's value for each of its values in an image. */
 static void repeat(float *to, float value, size_t n)
@@ -187,37 +286,46 @@ static void repeat(float *to, float value, size_t n)
         to[k] = value;
 }
 
-static void forward_flat(void *ctx, size_t begin, size_t end)
-{
-    const struct pl_batchnorm_args *a = ctx;
-    size_t n_values = (end - begin) * a->inner;
+struct flat_norm {
     float means[FLAT], scales[FLAT], shifts[FLAT];
+};
 
+static void
+fill_flat(struct flat_norm *f, const struct pl_batchnorm_args *a, size_t begin, size_t end)
+{
     for (size_t c = begin; c < end; c++) {
         size_t at = (c - begin) * a->inner;
 
-        statistics(a, c);
-        repeat(means + at, ((const float *)a->mean)[c], a->inner);
-        repeat(scales + at, ((const float *)a->inv_std)[c] * (a->w ? ((const float *)a->w)[c] : 1),
-               a->inner);
-        repeat(shifts + at, a->b ? ((const float *)a->b)[c] : 0, a->inner);
-    }
-    for (size_t n = 0; n < a->batch; n++) {
-        size_t at = (n * a->channels + begin) * a->inner;
-        const float *restrict x = (const float *)a->x + at;
-        float *restrict y = (float *)a->y + at;
-
-        if (a->relu)
-            for (size_t k = 0; k < n_values; k++) {
-                float v = (x[k] - means[k]) * scales[k] + shifts[k];
-
-                y[k] = v <= 0 ? 0 : v;
-            }
-        else
-            for (size_t k = 0; k < n_values; k++)
-                y[k] = (x[k] - means[k]) * scales[k] + shifts[k];
+        repeat(f->means + at, mean_of(a, c), a->inner);
+        repeat(f->scales + at, scale_of(a, c), a->inner);
+        repeat(f->shifts + at, shift_of(a, c), a->inner);
     }
 }
+
+PL_INLINE void forward_flat_of(const struct pl_batchnorm_args *a,
+                               size_t begin,
+                               size_t end,
+                               const enum pl_half type)
+{
+    size_t n_values = (end - begin) * a->inner;
+    float x_block[FLAT], y_block[FLAT];
+    struct flat_norm f;
+
+    for (size_t c = begin; c < end; c++)
+        statistics(a, c);
+    fill_flat(&f, a, begin, end);
+    for (size_t n = 0; n < a->batch; n++) {
+        size_t at = place(a, n, begin, 0);
+
+        norm_flat(get(type, a->x_half, a->x, at, n_values, x_block),
+                  type && a->y_half ? y_block : (float *)a->y + at, n_values, f.means, f.scales,
+                  f.shifts, a->relu);
+        if (type && a->y_half)
+            pl_narrow_row(type, y_block, (uint16_t *)a->y + at, n_values);
+    }
+}
+
+FOR_TYPES(forward_flat)
 
 void PL_CPU(batchnorm_forward)(const struct pl_batchnorm_args *a)
 {
@@ -272,51 +380,99 @@ static void write_sums(const struct pl_batchnorm_args *a, size_t c)
         db[c] = (float)((a->db_add ? db[c] : 0) + a->back_sums[1 + c]);
 }
 
-static void back_sums(void *ctx, size_t begin, size_t end)
+/* y was rounded after relu: what relu has passed follows from x. */
+static bool is_again(const struct pl_batchnorm_args *a)
 {
-    const struct pl_batchnorm_args *a = ctx;
+    return a->relu && a->y_half && !a->relu_of_y;
+}
+
+/* The arrays that backward reads, as f32. y counts if relu is true. */
+struct blocks {
+    float of_x[BLOCK], of_y[BLOCK], of_dy[BLOCK];
+    const float *x, *y, *dy;
+};
+
+PL_INLINE void read_back(struct blocks *b,
+                         const struct pl_batchnorm_args *a,
+                         const enum pl_half type,
+                         size_t c,
+                         size_t at,
+                         size_t n)
+{
+    b->x = get(type, a->x_half, a->x, at, n, b->of_x);
+    b->y = b->dy = get(type, a->y_half, a->dy, at, n, b->of_dy);
+    if (type && is_again(a)) {
+        norm(b->x, b->of_y, n, mean_of(a, c), scale_of(a, c), shift_of(a, c), true);
+        b->y = b->of_y;
+    } else if (a->relu) {
+        b->y = get(type, a->y_half, a->y, at, n, b->of_y);
+    }
+}
+
+/* The same of the channels of f, which is filled if y is computed again. */
+PL_INLINE void read_back_flat(struct blocks *b,
+                              const struct pl_batchnorm_args *a,
+                              const enum pl_half type,
+                              const struct flat_norm *f,
+                              size_t at,
+                              size_t n)
+{
+    b->x = get(type, a->x_half, a->x, at, n, b->of_x);
+    b->y = b->dy = get(type, a->y_half, a->dy, at, n, b->of_dy);
+    if (type && is_again(a)) {
+        norm_flat(b->x, b->of_y, n, f->means, f->scales, f->shifts, true);
+        b->y = b->of_y;
+    } else if (a->relu) {
+        b->y = get(type, a->y_half, a->y, at, n, b->of_y);
+    }
+}
+
+PL_INLINE void
+back_sums_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
+{
+    size_t most = block_of(a, type);
+    struct blocks b;
 
     for (size_t c = begin; c < end; c++) {
-        float mean = ((const float *)a->mean)[c];
         struct pair p = {0};
 
-        for (size_t n = 0; n < a->batch; n++) {
-            size_t at = (n * a->channels + c) * a->inner;
-
-            const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
-            const float *y = (const float *)(a->relu ? a->y : a->dy) + at;
-
-            if (a->relu)
-                add_products(&p, y, dy, x, mean, a->inner, true);
-            else
-                add_products(&p, y, dy, x, mean, a->inner, false);
-        }
+        for (size_t n = 0; n < a->batch; n++)
+            for (size_t k = 0, some; k < a->inner; k += some) {
+                some = PL_MIN(most, a->inner - k);
+                read_back(&b, a, type, c, place(a, n, c, k), some);
+                if (a->relu)
+                    add_products(&p, b.y, b.dy, b.x, mean_of(a, c), some, true);
+                else
+                    add_products(&p, b.y, b.dy, b.x, mean_of(a, c), some, false);
+            }
         finish(&p, &a->back_sums[1 + c], &a->back_sums[1 + a->channels + c]);
         write_sums(a, c);
     }
 }
 
-static void back_sums_flat(void *ctx, size_t begin, size_t end)
+FOR_TYPES(back_sums)
+
+PL_INLINE void back_sums_flat_of(const struct pl_batchnorm_args *a,
+                                 size_t begin,
+                                 size_t end,
+                                 const enum pl_half type)
 {
-    const struct pl_batchnorm_args *a = ctx;
     size_t n_values = (end - begin) * a->inner;
-    float means[FLAT];
+    struct flat_norm norms;
     struct flat_sums f;
+    struct blocks b;
 
     memset(&f, 0, sizeof(f));
-    for (size_t c = begin; c < end; c++)
-        repeat(means + (c - begin) * a->inner, ((const float *)a->mean)[c], a->inner);
+    fill_flat(&norms, a, begin, end);
     for (size_t n = 0; n < a->batch; n++) {
-        size_t at = (n * a->channels + begin) * a->inner;
-        const float *x = (const float *)a->x + at, *dy = (const float *)a->dy + at;
-        const float *y = (const float *)(a->relu ? a->y : a->dy) + at;
         float d[FLAT];
 
+        read_back_flat(&b, a, type, &norms, place(a, n, begin, 0), n_values);
         for (size_t k = 0; k < n_values; k++)
-            d[k] = a->relu && y[k] <= 0 ? 0 : dy[k];
+            d[k] = a->relu && b.y[k] <= 0 ? 0 : b.dy[k];
         for (size_t k = 0; k < n_values; k++) {
             f.of[0][k] += d[k];
-            f.of[1][k] += d[k] * ((double)x[k] - means[k]);
+            f.of[1][k] += d[k] * ((double)b.x[k] - norms.means[k]);
         }
     }
     for (size_t c = begin; c < end; c++) {
@@ -325,6 +481,8 @@ static void back_sums_flat(void *ctx, size_t begin, size_t end)
         write_sums(a, c);
     }
 }
+
+FOR_TYPES(back_sums_flat)
 
 void PL_CPU(batchnorm_back_sums)(const struct pl_batchnorm_args *a)
 {
@@ -353,63 +511,127 @@ static struct slope slope_of(const struct pl_batchnorm_args *a, size_t c)
     return s;
 }
 
-static void backward(void *ctx, size_t begin, size_t end)
+PL_INLINE void slope(const float *restrict x,
+                     const float *restrict y,
+                     const float *restrict dy,
+                     float *restrict dx,
+                     size_t n,
+                     float mean,
+                     const struct slope *s,
+                     bool relu,
+                     bool add)
 {
-    const struct pl_batchnorm_args *a = ctx;
+    float of_dz = s->of_dz, of_x = s->of_x, scale = s->scale;
 
-    for (size_t c = begin; c < end; c++) {
-        float mean = ((const float *)a->mean)[c];
-        struct slope s = slope_of(a, c);
+    for (size_t k = 0; k < n; k++) {
+        float d = relu && y[k] <= 0 ? 0 : dy[k];
 
-        for (size_t n = 0; n < a->batch; n++) {
-            size_t at = (n * a->channels + c) * a->inner;
-            const float *restrict x = (const float *)a->x + at, *restrict dy =
-                                                                    (const float *)a->dy + at;
-            const float *restrict y = (const float *)(a->relu ? a->y : a->dy) + at;
-            float *restrict dx = (float *)a->dx + at;
-            bool relu = a->relu, add = a->dx_add;
-
-            for (size_t k = 0; k < a->inner; k++) {
-                float d = relu && y[k] <= 0 ? 0 : dy[k];
-
-                d = (d - s.of_dz - (x[k] - mean) * s.of_x) * s.scale;
-                dx[k] = add ? dx[k] + d : d;
-            }
-        }
+        d = (d - of_dz - (x[k] - mean) * of_x) * scale;
+        dx[k] = add ? dx[k] + d : d;
     }
 }
 
-static void backward_flat(void *ctx, size_t begin, size_t end)
-{
-    const struct pl_batchnorm_args *a = ctx;
-    size_t n_values = (end - begin) * a->inner;
-    float means[FLAT], of_dz[FLAT], of_x[FLAT], scales[FLAT];
+struct flat_slope {
+    float of_dz[FLAT], of_x[FLAT], scales[FLAT];
+};
 
+/* The same for values of several channels. */
+PL_INLINE void slope_flat(const struct blocks *b,
+                          float *restrict dx,
+                          size_t n,
+                          const float *restrict means,
+                          const struct flat_slope *s,
+                          bool relu,
+                          bool add)
+{
+    const float *restrict x = b->x, *restrict y = b->y, *restrict dy = b->dy;
+    const float *restrict of_dz = s->of_dz, *restrict of_x = s->of_x, *restrict scales = s->scales;
+
+    for (size_t k = 0; k < n; k++) {
+        float d = relu && y[k] <= 0 ? 0 : dy[k];
+
+        d = (d - of_dz[k] - (x[k] - means[k]) * of_x[k]) * scales[k];
+        dx[k] = add ? dx[k] + d : d;
+    }
+}
+
+/* The place of n values of dx; its 16 bits are in `block`, as they are if they are added to. */
+PL_INLINE float *open_dx(
+    const struct pl_batchnorm_args *a, const enum pl_half type, size_t at, size_t n, float *block)
+{
+    if (!type || !a->x_half)
+        return (float *)a->dx + at;
+    if (a->dx_add)
+        pl_widen_row(type, (const uint16_t *)a->dx + at, block, n);
+    return block;
+}
+
+PL_INLINE void close_dx(const struct pl_batchnorm_args *a,
+                        const enum pl_half type,
+                        size_t at,
+                        size_t n,
+                        const float *block)
+{
+    if (type && a->x_half)
+        pl_narrow_row(type, block, (uint16_t *)a->dx + at, n);
+}
+
+PL_INLINE void
+backward_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
+{
+    size_t most = block_of(a, type);
+    float dx_block[BLOCK];
+    struct blocks b;
+
+    for (size_t c = begin; c < end; c++) {
+        struct slope s = slope_of(a, c);
+
+        for (size_t n = 0; n < a->batch; n++)
+            for (size_t k = 0, some; k < a->inner; k += some) {
+                size_t at = place(a, n, c, k);
+
+                some = PL_MIN(most, a->inner - k);
+                read_back(&b, a, type, c, at, some);
+                slope(b.x, b.y, b.dy, open_dx(a, type, at, some, dx_block), some, mean_of(a, c), &s,
+                      a->relu, a->dx_add);
+                close_dx(a, type, at, some, dx_block);
+            }
+    }
+}
+
+FOR_TYPES(backward)
+
+PL_INLINE void backward_flat_of(const struct pl_batchnorm_args *a,
+                                size_t begin,
+                                size_t end,
+                                const enum pl_half type)
+{
+    size_t n_values = (end - begin) * a->inner;
+    float dx_block[FLAT];
+    struct flat_norm norms;
+    struct flat_slope f;
+    struct blocks b;
+
+    fill_flat(&norms, a, begin, end);
     for (size_t c = begin; c < end; c++) {
         size_t at = (c - begin) * a->inner;
         struct slope s = slope_of(a, c);
 
-        repeat(means + at, ((const float *)a->mean)[c], a->inner);
-        repeat(of_dz + at, s.of_dz, a->inner);
-        repeat(of_x + at, s.of_x, a->inner);
-        repeat(scales + at, s.scale, a->inner);
+        repeat(f.of_dz + at, s.of_dz, a->inner);
+        repeat(f.of_x + at, s.of_x, a->inner);
+        repeat(f.scales + at, s.scale, a->inner);
     }
     for (size_t n = 0; n < a->batch; n++) {
-        size_t at = (n * a->channels + begin) * a->inner;
-        const float *restrict x = (const float *)a->x + at, *restrict dy =
-                                                                (const float *)a->dy + at;
-        const float *restrict y = (const float *)(a->relu ? a->y : a->dy) + at;
-        float *restrict dx = (float *)a->dx + at;
-        bool relu = a->relu, add = a->dx_add;
+        size_t at = place(a, n, begin, 0);
 
-        for (size_t k = 0; k < n_values; k++) {
-            float d = relu && y[k] <= 0 ? 0 : dy[k];
-
-            d = (d - of_dz[k] - (x[k] - means[k]) * of_x[k]) * scales[k];
-            dx[k] = add ? dx[k] + d : d;
-        }
+        read_back_flat(&b, a, type, &norms, at, n_values);
+        slope_flat(&b, open_dx(a, type, at, n_values, dx_block), n_values, norms.means, &f, a->relu,
+                   a->dx_add);
+        close_dx(a, type, at, n_values, dx_block);
     }
 }
+
+FOR_TYPES(backward_flat)
 
 void PL_CPU(batchnorm_backward)(const struct pl_batchnorm_args *a)
 {

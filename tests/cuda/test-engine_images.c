@@ -19,7 +19,7 @@
 #define SEEDS (ROUNDS * 12)
 
 struct how {
-    bool fuse, reuse, last;
+    bool host, fuse, reuse, last;
     enum plume_dtype low;
     int level; /* of --amp-level */
 };
@@ -190,7 +190,7 @@ static size_t run(struct images *s, uint64_t seed, const struct how *how)
 
     *s = (struct images){.seed = seed};
     pl_rng_init(&s->rng, seed, 4);
-    pl_tape_init(tape, fake_device(), PL_REAL_F32, true);
+    pl_tape_init(tape, how->host ? pl_device_cpu() : fake_device(), PL_REAL_F32, true);
     make_leaves(s, (size_t[]){1, 3, CHANNELS}[below(s, 3)], 2 + below(s, 5), 2 + below(s, 5));
     tape->amp_dtype = how->low;
     tape->amp_o2 = how->level == 2;
@@ -283,6 +283,30 @@ static void compare(const struct images *a, const struct images *b, double toler
     }
 }
 
+/* No norm writes to an array that it still reads. */
+static void check_apart(const struct pl_tape *tape)
+{
+    for (size_t i = 0; i < tape->n; i++) {
+        const struct pl_fusion *f = &tape->nodes[i].fusion;
+        const char *x, *y;
+
+        if (!tape->nodes[i].op->fuses)
+            continue;
+        for (int grad = 0; grad < 1 + tape->nodes[i].back; grad++) {
+            x = grad ? pl_tape_grad(tape, f->x) : pl_tape_data(tape, f->x);
+            y = grad ? f->y->grad : f->y->data;
+            if (x && y && x < y + f->y->count * pl_dtype_size(f->y->dtype) &&
+                y < x + f->x->count * pl_dtype_size(f->x->dtype))
+                fail_msg("a norm's arrays overlap");
+        }
+        x = pl_tape_data(tape, f->x);
+        y = f->y->grad;
+        if (tape->nodes[i].back && x < y + f->y->count * pl_dtype_size(f->y->dtype) &&
+            y < x + f->x->count * pl_dtype_size(f->x->dtype))
+            fail_msg("a norm's input is gone before its backward");
+    }
+}
+
 static const struct how levels[] = {{.low = PLUME_BF16, .level = 1}, {.low = PLUME_F16, .level = 1},
                                     {.low = PLUME_BF16, .level = 2}, {.low = PLUME_F16, .level = 2},
                                     {.low = PLUME_BF16, .level = 3}, {.level = 0}};
@@ -307,6 +331,33 @@ static void test_a_norm_does_what_is_around_it(void **state)
     }
     print_message("# %zu nodes are done by norms; %zu sums with relu\n", absorbed, joined);
     assert_true(absorbed > 5 * ROUNDS && joined > 2 * ROUNDS);
+}
+
+/* The host's kernels convert 16 bits by blocks: between them casts take no memory. */
+static void test_a_norm_does_casts_on_the_host(void **state)
+{
+    size_t absorbed = 0, fused_bytes = 0, plain_bytes = 0;
+
+    for (uint64_t seed = 200; seed < 200 + 2 * SEEDS; seed++) {
+        struct how plain = levels[seed % PL_COUNT(levels)], fused;
+        struct images a, b;
+
+        plain.host = true;
+        fused = plain;
+        fused.fuse = true;
+        fused.reuse = seed / 3 % 2;
+        absorbed += run(&a, seed, &fused);
+        assert_int_equal(run(&b, seed, &plain), 0);
+        compare(&a, &b, 0);
+        check_apart(&a.net.tape);
+        fused_bytes += a.net.tape.unshared_bytes;
+        plain_bytes += b.net.tape.unshared_bytes;
+        finish(&a.net);
+        finish(&b.net);
+    }
+    print_message("# %zu casts are done by norms: %zu bytes, %zu without\n", absorbed, fused_bytes,
+                  plain_bytes);
+    assert_true(absorbed > 5 * ROUNDS && fused_bytes < plain_bytes);
 }
 
 static void test_channels_last_are_the_same_images(void **state)
@@ -375,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_norm_does_what_is_around_it),
+        cmocka_unit_test(test_a_norm_does_casts_on_the_host),
         cmocka_unit_test(test_channels_last_are_the_same_images),
         cmocka_unit_test(test_a_chain_stays_as_it_is),
     };

@@ -149,6 +149,7 @@ static void one(const struct pl_kernels *ref,
         s.x_half = check_random(2);
         s.y_half = check_random(2);
         s.half = check_random(2) ? PL_HALF_BF16 : PL_HALF_F16;
+        s.relu_of_y = check_random(2);
     }
     check_case("batchnorm %zux%zux%zu training %d relu %d alone %d affine %d sum %d add %d%d%d%d "
                "halves %d%d type %d fill %d",
@@ -214,6 +215,84 @@ static void one(const struct pl_kernels *ref,
     have.dx = NULL; /* not wanted */
     ref->batchnorm_backward(&have);
     got->batchnorm_backward(&have);
+    check_end_case();
+}
+
+/* A copy of n numbers of an array that may have 16 bits. */
+static void *copied(const struct pl_batchnorm_args *a, bool half, const void *p, bool to_half)
+{
+    float *wide = check_floats(count(a), FILL_RANDOM);
+
+    for (size_t i = 0; i < count(a); i++)
+        if (to_half)
+            ((uint16_t *)wide)[i] = pl_half_of_f32(a->half, ((const float *)p)[i]);
+        else
+            wide[i] = (float)at(a, half, p, i);
+    return wide;
+}
+
+static void
+same(const struct pl_batchnorm_args *a, const char *what, const void *have, const void *want)
+{
+    for (size_t i = 0; i < count(a); i++)
+        check_close(what, i, ((const uint16_t *)have)[i], ((const uint16_t *)want)[i], 0);
+}
+
+/* The host's kernels have the bits of f32 arrays that are converted before and after them. */
+static void converts(const struct pl_kernels *got, size_t batch, size_t channels, size_t inner)
+{
+    static struct buffers b[2];
+    struct pl_batchnorm_args f32, have,
+        s = {.batch = batch,
+             .channels = channels,
+             .inner = inner,
+             .eps = 1e-5,
+             .momentum = 0.1,
+             .training = check_random(3),
+             .relu = check_random(2),
+             .relu_of_y = check_random(2),
+             .dx_add = check_random(2),
+             .x_half = true,
+             .y_half = true,
+             .half = check_random(2) ? PL_HALF_BF16 : PL_HALF_F16};
+
+    check_case("batchnorm of 16 bits %zux%zux%zu training %d relu %d%d add %d type %d", batch,
+               channels, inner, s.training, s.relu, s.relu_of_y, s.dx_add, (int)s.half);
+    s.x = array(&s, true, FILL_RANDOM);
+    s.dy = array(&s, true, FILL_RANDOM);
+    s.dx = array(&s, true, FILL_RANDOM);
+    s.w = check_floats(channels, FILL_RANDOM);
+    /* Some results are above 0, but not in f16. */
+    s.b = check_floats(channels, FILL_RANDOM);
+    s.running_mean = check_floats(channels, FILL_RANDOM);
+    s.running_var = check_floats(channels, FILL_RANDOM);
+    s.dw = s.db = check_floats(channels, FILL_RANDOM);
+    for (size_t c = 0; c < channels; c++) {
+        ((float *)s.running_var)[c] = fabsf(((float *)s.running_var)[c]) + 0.1f;
+        if (c % 2) {
+            ((float *)s.w)[c] *= 0x1p-24f;
+            ((float *)s.b)[c] = 0;
+        }
+    }
+    have = outputs(s, &b[0]);
+    f32 = outputs(s, &b[1]);
+    f32.x_half = f32.y_half = false;
+    f32.x = copied(&s, true, s.x, false);
+    f32.dy = copied(&s, true, s.dy, false);
+    f32.dx = copied(&s, true, s.dx, false);
+    all(got, &have);
+    all(got, &f32);
+    same(&s, "y", have.y, copied(&s, false, f32.y, true));
+    if (s.relu_of_y)
+        f32.y = copied(&s, true, have.y, false);
+    got->batchnorm_back_sums(&have);
+    got->batchnorm_back_sums(&f32);
+    for (size_t i = 0; i < 1 + 2 * channels; i++)
+        check_close("back_sums", i, b[0].back_sums[i], b[1].back_sums[i], 0);
+    compare("dw", have.dw, f32.dw, channels, 0);
+    got->batchnorm_backward(&have);
+    got->batchnorm_backward(&f32);
+    same(&s, "dx", have.dx, copied(&s, false, f32.dx, true));
     check_end_case();
 }
 
@@ -391,6 +470,11 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     }
     one(ref, got, 3, 2, 4096, FILL_RANDOM);
     split(got);
+    for (size_t n = 0; n < 30 && check_host() && check_storage() == PL_REAL_F32; n++) {
+        converts(got, 2 + check_random(5), 1 + check_random(CHANNELS_MAX), 1 + check_random(7));
+        converts(got, 2 + check_random(5), 1 + check_random(CHANNELS_MAX), 8 + check_random(60));
+        converts(got, 2 + check_random(3), 1 + check_random(3), 400 + check_random(1200));
+    }
     for (unsigned way = 0; way < 8; way++)
         not_finite(ref, got, way & 1 ? 5 : 1, way & 2, way & 4);
 }

@@ -13,12 +13,22 @@ static size_t sums_bytes(size_t channels)
     return (2 + 2 * channels) * sizeof(double);
 }
 
+/* The kernel gets 16 bits of this input or output where it computes in f32. */
+static bool is_half(const struct pl_call *c, const plume_tensor *t)
+{
+    return c->k->real == PL_REAL_F32 && pl_dtype_is_16bit(t->dtype) &&
+           !pl_node_has_f32_copy(c->node, t);
+}
+
 static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
 {
     const plume_tensor *x = c->node->in[0];
     const struct pl_fusion *f = &c->node->fusion;
     size_t channels = x->shape[1];
-    bool training = c->tape->want_grad, x_half = f->x != x;
+    bool training = c->tape->want_grad;
+    /* Without a cast: a host's kernel converts them. */
+    bool x_half = f->x != x || is_half(c, x);
+    bool y_half = f->y != c->node->out ? pl_dtype_is_16bit(f->y->dtype) : is_half(c, f->y);
 
     return (struct pl_batchnorm_args){
         .batch = x->channels_last ? x->count / channels : x->shape[0],
@@ -34,7 +44,8 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
         .db_add = c->add[2],
         .x_half = x_half,
         .dr_add = f->r_add,
-        .y_half = f->y != c->node->out && pl_dtype_is_16bit(f->y->dtype),
+        .y_half = y_half,
+        .relu_of_y = f->y == c->node->out,
         .half = (x_half ? f->x : f->y)->dtype == PLUME_F16 ? PL_HALF_F16 : PL_HALF_BF16,
         .x = c->in[0],
         .w = c->in[1],
@@ -148,6 +159,7 @@ static const struct pl_op op_batchnorm = {
     .layout = PL_LAYOUT_IMAGES,
     .fuses = true,
     .casts = true,
+    .host_halves = true,
     .joins = true,
     .same_type = true,
     .bytes = batchnorm_bytes,
@@ -165,6 +177,7 @@ static const struct pl_op op_batchnorm_relu = {
     .layout = PL_LAYOUT_IMAGES,
     .fuses = true,
     .casts = true,
+    .host_halves = true,
     .same_type = true,
     .bytes = batchnorm_bytes,
     .cast = PL_CAST_F32,

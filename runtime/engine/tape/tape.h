@@ -204,6 +204,9 @@ struct pl_op {
     bool fuses; /* a norm: does as the node's `fusion` says */
     bool sums;  /* which may also be the sum that makes its input */
     bool casts; /* which may also read 16 bits where it writes f32 */
+    /* The host's f32 kernels read 16 bits of in[0], round the output to 16 bits, and do likewise
+     * with their gradients: no f32 copies of these, and a norm does casts as on a device. */
+    bool host_halves;
     bool joins; /* which may also add another tensor to its output, and take relu of that */
     bool is_relu;
     /* On a device the result has in[0]'s 16-bit type, if autocast has the op run in f32. */
@@ -371,6 +374,9 @@ int pl_tape_apply(struct pl_tape *tape,
                   const struct pl_apply *what,
                   plume_tensor **ret,
                   struct pl_error *err);
+
+/* True if the node's kernels work on an f32 copy of this 16-bit tensor. */
+bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
 
 /* True if the node converts its input between f32 and a 16-bit type. */
 bool pl_tape_is_cast(const struct pl_node *node);

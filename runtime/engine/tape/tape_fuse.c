@@ -108,6 +108,8 @@ static void take_cast_before(struct pl_tape *tape, struct pl_node *norm)
 
     if (!cast || norm->k->real != PL_REAL_F32 || next_use(tape, cast->in[0], cast->out->node) < at)
         return;
+    if (tape->dev->ops->host && cast->add[0])
+        return; /* the host's kernel would round the gradient and the sum at once */
     absorb(tape, cast, at);
     norm->fusion.x = cast->in[0];
     norm->fusion.x_add = cast->add[0];
@@ -380,6 +382,7 @@ static void take_bias(struct pl_tape *tape, struct pl_node *layer)
 void pl_tape_plan_fusions(struct pl_tape *tape)
 {
     bool plain = tape->no_fuse || tape->recompute; /* what runs again runs by itself */
+    bool halves;
 
     for (size_t i = 0; i < tape->n; i++) {
         struct pl_node *node = &tape->nodes[i];
@@ -400,9 +403,10 @@ void pl_tape_plan_fusions(struct pl_tape *tape)
         node->fusion.y = node->out;
         if (plain || node->unread)
             continue;
-        if (!tape->dev->ops->host) /* whose kernel has no 16-bit arrays */
+        halves = !tape->dev->ops->host || node->op->host_halves;
+        if (halves)
             take_cast_after(tape, node);
-        if (node->fusion.y != node->out || (node->op->casts && !tape->dev->ops->host))
+        if (node->fusion.y != node->out || (node->op->casts && halves))
             take_cast_before(tape, node);
         if (node->op->sums)
             take_sum(tape, node);

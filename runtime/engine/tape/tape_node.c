@@ -12,10 +12,22 @@
 
 #define ALIGN(bytes) PL_BUMP_ALIGNED(bytes)
 
+/* The node's kernel converts 16 bits of t itself; no other input has memory in common with t. */
+static bool converts(const struct pl_node *node, const plume_tensor *t)
+{
+    if (!node->op->host_halves || !node->out->tape->dev->ops->host || node->k->real != PL_REAL_F32)
+        return false;
+    for (size_t i = 1; i < node->n_in; i++)
+        if (node->in[i] &&
+            (node->in[i] == t || pl_tensor_root(node->in[i]) == pl_tensor_root(node->in[0])))
+            return false;
+    return true;
+}
+
 bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t)
 {
     return t && !node->op->raw && pl_dtype_is_16bit(t->dtype) &&
-           pl_dtype_of_real(node->k->real) != t->dtype;
+           pl_dtype_of_real(node->k->real) != t->dtype && !converts(node, t);
 }
 
 /* Index of an earlier input in the same memory block, or SIZE_MAX. */

@@ -84,9 +84,6 @@ struct pl_f32_copies {
     size_t row; /* the first that this call does; 0 if it does all */
 };
 
-/* True if the node's kernels work on an f32 copy of this 16-bit tensor. */
-bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
-
 /* The tensor whose gradient the node's backward writes for input k: the input, or that of its cast.
  */
 const plume_tensor *
