@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What ends a training, and data that it cannot begin with. */
 #include "tests/engine/fit_run.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,6 +68,48 @@ static void test_a_validation_that_stops_is_the_last(void **state)
     assert_int_equal(fit_count(run, "validation_start"), 2);
 }
 
+/* A run that --max-steps cuts inside an epoch validates there, off schedule. The same run, resumed,
+ * ends where it does without the cut, wherever that is and at whatever validations. */
+static void test_a_cut_changes_no_early_stop(void **state)
+{
+    const struct pl_early_stop_rule rule = {.monitor = "val_loss", .maximize = true, .patience = 2};
+
+    for (int i = 0; i < 4; i++) {
+        struct fit_run *whole = fit_new_run(), *part = fit_new_run();
+        char dir[40], path[64];
+
+        assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+        for (int k = 0; k < 2; k++) {
+            struct fit_run *run = k ? part : whole;
+
+            run->options.stop = rule;
+            run->options.limit[PLUME_TRAIN] = fit_batches(10);
+            run->options.limit[PLUME_VALIDATE] = fit_batches(2);
+            if (i > 1)
+                run->options.val_check = fit_batches(4);
+            snprintf(run->hparams[0], 32, "epochs=9");
+        }
+        fit_go(whole, 1, 0);
+        fit_assert_good(whole);
+        part->options.checkpoint_dir = dir;
+        part->options.save_top_k = 0;
+        part->options.save_last = true;
+        part->options.resume = "last";
+        part->options.max_steps = i % 2 ? 8 : 9; /* 8: a validation is due there, where i = 3 */
+        fit_go(part, 1, 0);
+        fit_assert_good(part);
+        assert_true(part->step < whole->step);
+        part->options.max_steps = UINT64_MAX;
+        fit_go(part, 1, 0);
+        fit_assert_good(part);
+        assert_int_equal(part->step, whole->step);
+        assert_string_equal(part->hash, whole->hash);
+        snprintf(path, sizeof(path), "%s/last.ckpt", dir);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(rmdir(dir), 0);
+    }
+}
+
 static int (*all_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
 
 static int whole_batches(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
@@ -116,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_a_validation_that_stops_is_the_last),
+        cmocka_unit_test(test_a_cut_changes_no_early_stop),
         cmocka_unit_test(test_data_below_a_batch_is_refused),
     };
 

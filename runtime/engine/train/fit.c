@@ -124,7 +124,8 @@ static int validate(struct pl_trainer *t, double extra[2], double *values, struc
         return r;
     pl_eval_store(t, PLUME_VALIDATE, values);
     r = pl_hooks_call(&t->hooks, t->module->on_validation_end, "on_validation_end", err);
-    if (r == 0)
+    /* A run that goes on from here will not have had a validation that the end alone has caused. */
+    if (r == 0 && !t->off_schedule)
         check_early_stop(t, false);
     return r;
 }
@@ -279,6 +280,7 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
     uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0, validated = UINT64_MAX;
     int r = agree_on_batches(t, mine, &n, err);
 
+    t->off_schedule = false;
     if (r == 0)
         r = validation_interval(t, n, &every, err);
     while (r == 0 && t->state.batch < n && !(t->stopping && t->accumulated == 0) &&
@@ -310,9 +312,10 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         }
     }
     t->epoch_incomplete = t->state.batch < n && !t->options->fast_dev_run;
-    *ret_validate =
-        t->state.batch != validated && /* by what has ended the training */
-        (due || (this_epoch && every && (t->state.batch % every == 0 || t->state.batch < n)));
+    due = due || (this_epoch && every && t->state.batch % every == 0);
+    t->off_schedule = !due;
+    *ret_validate = t->state.batch != validated && /* by what has ended the training */
+                    (due || (this_epoch && every && t->state.batch < n));
     return r;
 }
 

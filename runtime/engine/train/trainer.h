@@ -64,10 +64,11 @@ struct pl_trainer {
     double resumed_weight;        /* of the epoch's batches before the run was resumed, all ranks */
     bool in_epoch;                /* these are of the running epoch, whose end is still to come */
     bool epoch_incomplete;        /* the epoch ended before its last batch */
-    bool stopping;                /* train no further batch; all ranks agree */
-    int interrupted;              /* signal number, 0 = none; all ranks agree */
-    uint64_t fit_ns, epoch_ns;    /* start times, pl_now_ns() */
-    uint64_t own_ns;              /* of this step, without waiting for other ranks */
+    bool off_schedule; /* the epoch's last validation is due only because training ends there */
+    bool stopping;     /* train no further batch; all ranks agree */
+    int interrupted;   /* signal number, 0 = none; all ranks agree */
+    uint64_t fit_ns, epoch_ns; /* start times, pl_now_ns() */
+    uint64_t own_ns;           /* of this step, without waiting for other ranks */
     /* --profile: the step and the time after which ops are timed, and the steps to leave out yet.
      */
     uint64_t timed_step, timed_ns, warm_steps;
