@@ -58,6 +58,19 @@ peak() {
 LIMITS
 }
 
+@test "the plan has what rounding to 16 bits takes at O3" {
+    # What is left out are statistics of gradients and the step's number, of less than 1 KiB.
+    for how in "--precision 32" "--precision bf16" "--precision bf16 --amp-level O2" \
+        "--precision bf16 --amp-level O3" "--precision 16 --amp-level O3"; do
+        # shellcheck disable=SC2086 # words
+        PLUME_PROFILE=1 pltrain --gpus 1 --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 $how \
+            cnn --batch_size 16 2>err >/dev/null
+        read -r peak planned < <(sed -n 's/^peak_bytes \([0-9]*\), planned \([0-9]*\)$/\1 \2/p' err)
+        ((planned > 500000 && peak < planned + 1024 && planned < peak + 1024)) ||
+            { echo "$how: $peak bytes, planned $planned"; false; }
+    done
+}
+
 @test "in all precisions" {
     for how in "--precision 64" "--precision bf16" "--precision bf16 --amp-level O3" \
         "--precision 16" "--precision 16 --amp-level O2"; do

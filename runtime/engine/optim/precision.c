@@ -61,6 +61,14 @@ static void round_by(struct pl_params *params,
     }
 }
 
+size_t pl_precision_round_bytes(const struct pl_train_options *options,
+                                const struct pl_params *params)
+{
+    if (pl_precision_half(options) == 0 || options->amp_level != 3 || params->dev->ops->host)
+        return 0;
+    return PL_MIN(PL_MAX(params->count, (size_t)1), ROUND_DEVICE) * sizeof(uint16_t);
+}
+
 int pl_precision_round(const struct pl_train_options *options,
                        const struct pl_kernels *kernels,
                        struct pl_params *params,
@@ -68,7 +76,7 @@ int pl_precision_round(const struct pl_train_options *options,
 {
     enum plume_dtype amp_dtype = pl_precision_half(options);
     enum pl_half type = amp_dtype == PLUME_BF16 ? PL_HALF_BF16 : PL_HALF_F16;
-    size_t most = PL_MIN(PL_MAX(params->count, (size_t)1), ROUND_DEVICE);
+    size_t bytes = pl_precision_round_bytes(options, params);
     uint16_t half[ROUND];
     void *own;
     int r;
@@ -81,10 +89,10 @@ int pl_precision_round(const struct pl_train_options *options,
         round_by(params, kernels, type, half, ROUND);
         return 0;
     }
-    r = pl_device_alloc(params->dev, most * sizeof(uint16_t), "rounding", &own, err);
+    r = pl_device_alloc(params->dev, bytes, "rounding", &own, err);
     if (r < 0)
         return r;
-    round_by(params, kernels, type, own, most);
+    round_by(params, kernels, type, own, bytes / sizeof(uint16_t));
     pl_device_free(params->dev, own);
     return 0;
 }

@@ -31,6 +31,10 @@ void pl_precision_tape(const struct pl_train_options *options, struct pl_tape *t
 
 void pl_precision_scaler(const struct pl_train_options *options, struct pl_scaler *scaler);
 
+/* Bytes of the device that pl_precision_round() has while it runs. */
+size_t pl_precision_round_bytes(const struct pl_train_options *options,
+                                const struct pl_params *params);
+
 /* Call once the start values are set and after each optimizer step: level O3 rounds parameters to
  * 16 bits. -ENOMEM. */
 int pl_precision_round(const struct pl_train_options *options,

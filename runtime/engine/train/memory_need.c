@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/halves.h"
 #include "runtime/engine/params/shard.h"
 #include "runtime/engine/params/unused_params.h"
@@ -147,6 +148,7 @@ static void add_built(const struct pl_trainer *t, struct pl_memory_need *need)
         need->average = held;
     if (t->ema.params)
         need->spare = fmin(held, PL_EMA_SPARE_BYTES);
+    need->spare += (double)pl_precision_round_bytes(t->options, params);
     for (size_t i = 0; i < params->n_buffers; i++)
         need->buffers += (double)(params->buffers[i].tensor->count *
                                   pl_dtype_size(params->buffers[i].tensor->dtype));

@@ -14,7 +14,7 @@ struct pl_memory_need {
     double grads;    /* own ones, and buckets that share memory */
     double state;    /* of the optimizers */
     double average;  /* --ema, */
-    double spare;    /* and what it exchanges at a time */
+    double spare;    /* and what it exchanges at a time; at O3, what rounding has at a time */
     double buffers;
     double borrowed;       /* pipelines: tied weights of other stages, */
     double messages;       /* and what goes between neighbours */
