@@ -62,9 +62,10 @@ matrix_tools() {
     ninja -C "$dir" -j "$(nproc)" --quiet tools
 }
 
-# One build folder for all features: each row builds what its option changes.
+# One build folder for all features: each row builds what its option changes. The row hardened has what the same
+# compiler warns of when it optimises.
 matrix_feature() {
-    matrix_tools features "${MATRIX_ON[@]}" "$@"
+    matrix_tools features -Doptimization=1 -Ddebug=false "${MATRIX_ON[@]}" "$@"
 }
 
 row_gcc() {
