@@ -113,6 +113,21 @@ static int show_not_submitted(const struct pl_submission *s, const struct pl_spe
     return fflush(stdout) != 0 || ferror(stdout) ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
+/* The trials of the submissions from `from` on. */
+static size_t count_trials(const struct pl_run *run, size_t from)
+{
+    size_t n = 0;
+
+    for (size_t i = from; i < pl_run_n_submissions(run); i++) {
+        struct pl_run_submission sub = pl_run_submission(run, i);
+
+        for (unsigned k = 0; k < sub.n_trials; k++)
+            n += pl_run_submission_has(&sub, sub.first_trial + k);
+    }
+    return n;
+}
+
+/* A call that submits the rest of a sweep reports that part. Scripts get all jobs of --resume. */
 static int report(const struct pl_submission *s, const struct pl_spec *spec, size_t before)
 {
     static const char all_submitted[] = "nothing to submit: Slurm has had all trials\n";
@@ -123,8 +138,8 @@ static int report(const struct pl_submission *s, const struct pl_spec *spec, siz
         if (!spec->parsable)
             return fflush(stdout) != 0 ? -EIO : 0;
     }
-    return pl_report_submitted(run, s->only ? before : 0, s->only ? s->only : pl_run_n_trials(run),
-                               s->folder, s->shape, spec->parsable);
+    return pl_report_submitted(run, s->only || !spec->parsable ? before : 0,
+                               count_trials(run, before), s->folder, s->shape, spec->parsable);
 }
 
 /* After a failure of pl_submit_run(): returns the exit code. */
