@@ -64,6 +64,23 @@ static int read_flag(const struct file *f, const struct pl_option *o, const stru
     return set(f, o, node->place, NULL);
 }
 
+/* -EINVAL: in braces or brackets a comma has ended range(...), or what --sample draws from. */
+static int check_closed(const struct file *f,
+                        const struct pl_option *o,
+                        const struct pl_yaml *node,
+                        const char *key)
+{
+    bool sample = o->target.key == PL_SPEC_SAMPLE;
+
+    if (node->kind != PL_YAML_SCALAR || !node->plain || strchr(node->text, ')') ||
+        !(sample ? strchr(node->text, '(') != NULL : pl_range_begins(node->text)))
+        return 0;
+    return pl_yaml_error(f->path, node->place, f->err,
+                         "%.100s: '%.200s' has no ')': within {} or [] a comma ends it: write "
+                         "'NAME: VALUE' in a line of its own",
+                         key, node->text);
+}
+
 /* ---- lists ---- */
 
 /* "KEY=VALUE" of an item of a mapping. "KEY" alone if `flags` and the value is true. */
@@ -73,7 +90,7 @@ read_pair(const struct file *f, const struct pl_option *o, const struct pl_yaml 
     const char *value = flags && is_word(node, "true") ? "" : text_of(f, node, node->key);
     _cleanup_free_ char *text = NULL;
 
-    if (!value)
+    if (!value || (o->target.key == PL_SPEC_SAMPLE && check_closed(f, o, node, node->key) < 0))
         return -EINVAL;
     if (strchr(node->key, '='))
         return pl_yaml_error(f->path, node->key_place, f->err, "%s: '%.100s' has a =", o->name,
@@ -152,7 +169,7 @@ static int read_axis(const struct file *f, const struct pl_option *o, const stru
     for (size_t i = 0; i < n && r == 0; i++) {
         const char *value = text_of(f, &items[i], axis->key);
 
-        if (!value)
+        if (!value || check_closed(f, o, &items[i], axis->key) < 0)
             return -EINVAL;
         if (items != axis || !items[i].plain) {
             r = i ? pl_buf_addc(&text, ',') : 0;
