@@ -23,16 +23,19 @@ int pl_mail_check(const char *value, struct pl_error *err)
 
         if (!word)
             return pl_error_nomem(err);
-        while (i < PL_COUNT(types) && strcasecmp(types[i], word) != 0)
-            pl_near_offer(&near, types[i++]);
+        for (; i < PL_COUNT(types) && strcasecmp(types[i], word) != 0; i++)
+            if (i > 1) /* with NONE no mail would come */
+                pl_near_offer(&near, types[i]);
         if (i == PL_COUNT(types))
             return near.best
                        ? pl_error_set(err, -EINVAL, "'%.100s' is not an event: did you mean %s?",
                                       word, near.best)
-                       : pl_error_set(err, -EINVAL,
-                                      "'%.100s' is not an event of Slurm's mails, such as END or "
-                                      "FAIL",
-                                      word);
+                       : pl_error_set(
+                             err, -EINVAL,
+                             "'%.100s' is not an event of Slurm's mails: BEGIN, END, FAIL, "
+                             "REQUEUE, ALL, TIME_LIMIT, TIME_LIMIT_50, TIME_LIMIT_80, "
+                             "TIME_LIMIT_90, INVALID_DEPEND, STAGE_OUT, NONE",
+                             word);
         any |= i > 0;
         p += len + (p[len] == ',');
     }
