@@ -61,6 +61,24 @@ int pl_change_lock(const char *dir, int *ret, struct pl_error *err)
     return 0;
 }
 
+/* -EINVAL: a word that is no TRIALS follows a sweep. 0: the word is wrong as a whole. */
+static int check_trials(const char *word, struct pl_error *err)
+{
+    _cleanup_(pl_run_ref_finish) struct pl_run_ref ref = {.trial = -1};
+    const char *slash = strrchr(word, '/');
+    _cleanup_free_ char *sweep = slash && slash[1] ? strndup(word, (size_t)(slash - word)) : NULL;
+    struct pl_run *run = NULL;
+
+    if (!sweep || pl_run_index_find(sweep, &ref, NULL) < 0 ||
+        pl_run_open(ref.folder, &run, NULL) < 0)
+        return 0;
+    pl_run_close(run);
+    return pl_error_set(err, -EINVAL,
+                        "'%s' is not a list of trials like 3-8,10: without one --retry takes all "
+                        "that failed, and --cancel all that have not ended",
+                        slash + 1);
+}
+
 int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err)
 {
     _cleanup_(pl_change_finish) struct pl_change c = {.lock = -EBADF};
@@ -71,6 +89,8 @@ int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
     r = pl_run_index_find(sweep, &ref, err);
+    if (r == -ENOENT && !c.trials && check_trials(word, err) < 0)
+        return -EINVAL;
     if (r == 0)
         r = pl_change_lock(ref.folder, &c.lock, err);
     if (r == 0)
