@@ -14,6 +14,7 @@
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
 
+#include <inttypes.h>
 #include <locale.h>
 #include <string.h>
 
@@ -52,14 +53,20 @@ set_job_number(void *ctx, const struct pl_option *o, const char *value, struct p
     struct pl_plstat *ps = ctx;
     const char *task = strchr(value, '_');
     _cleanup_free_ char *job = task ? strndup(value, (size_t)(task - value)) : strdup(value);
-    int64_t number;
+    char *name = ps->ghosts.job_name;
+    int64_t number, index;
 
     if (!job)
         return pl_error_nomem(err);
     if (pl_parse_int(job, 1, INT64_MAX, &number, NULL) < 0 ||
-        (task && pl_parse_int(task + 1, 0, INT32_MAX, &number, NULL) < 0))
+        (task && pl_parse_int(task + 1, 0, INT32_MAX, &index, NULL) < 0))
         return pl_error_set(err, -EINVAL, "'%s' is not a job of Slurm, as 123 or 123_4", value);
-    ps->ghosts.job = value;
+    /* As squeue writes it: 123_4 for 123_04. */
+    if (task)
+        snprintf(name, sizeof(ps->ghosts.job_name), "%" PRId64 "_%" PRId64, number, index);
+    else
+        snprintf(name, sizeof(ps->ghosts.job_name), "%" PRId64, number);
+    ps->ghosts.job = name;
     return 0;
 }
 

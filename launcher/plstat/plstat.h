@@ -11,6 +11,7 @@
 
 struct pl_ghosts_options {
     const char *job;       /* look at the nodes of this job; NULL: at this node */
+    char job_name[36];     /* its text */
     bool end, yes, epilog; /* yes: end without a list of PIDs */
     char **pids;           /* NULL: none */
 };
