@@ -4,6 +4,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,17 +16,27 @@ static void on_signal(int sig)
     (void)sig;
 }
 
-/* The tasks get the signals, too; exec gives them the default actions back. */
+static const int outlived[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT};
+
+/* The tasks get the signals, too; let_signals_act() gives them the default actions back. */
 static void outlive_signals(void)
 {
-    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
 
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < PL_COUNT(signals); i++)
-        if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) < 0 ||
+    for (size_t i = 0; i < PL_COUNT(outlived); i++)
+        if (outlived[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) < 0 ||
             before.sa_handler != SIG_IGN) /* nohup(1) */
-            sigaction(signals[i], &action, NULL);
+            sigaction(outlived[i], &action, NULL);
+}
+
+static void let_signals_act(void)
+{
+    struct sigaction action = {.sa_handler = SIG_DFL}, before;
+
+    for (size_t i = 0; i < PL_COUNT(outlived); i++)
+        if (sigaction(outlived[i], NULL, &before) == 0 && before.sa_handler == on_signal)
+            sigaction(outlived[i], &action, NULL);
 }
 
 static int set_number(enum pl_env_id id, unsigned n)
@@ -139,14 +150,29 @@ static int set_task(const struct step *s, unsigned task)
     return r == 0 ? set_gpus(s, "SLURM_STEP_GPUS", node) : r;
 }
 
-static int start(const struct step *s, char *const *argv, unsigned task)
+/* Waits until all tasks exist. False: one could not be made, or the parent is gone. */
+static bool may_begin(int gate)
+{
+    char byte;
+    ssize_t n;
+
+    do
+        n = read(gate, &byte, 1);
+    while (n < 0 && errno == EINTR);
+    return n == 1;
+}
+
+/* A task begins after it has read one byte from the pipe `gate`. */
+static int start(const struct step *s, char *const *argv, unsigned task, const int gate[2])
 {
     pid_t pid = fork();
     int error;
 
     if (pid != 0)
         return pid < 0 ? -errno : 0;
-    if (set_task(s, task) < 0)
+    let_signals_act();
+    close(gate[1]);
+    if (!may_begin(gate[0]) || set_task(s, task) < 0)
         _exit(126);
     execvp(argv[0], argv);
     error = errno;
@@ -154,29 +180,56 @@ static int start(const struct step *s, char *const *argv, unsigned task)
     _exit(error == ENOENT ? 127 : 126);
 }
 
-int pl_tasks_run(char *const *argv, unsigned n, unsigned nodes, struct pl_error *err)
+/* Waits for n tasks. Returns the highest exit code. */
+static int wait_for(unsigned n)
 {
-    struct step step = {.host = "localhost", .n = n, .nodes = nodes};
-    unsigned started = 0;
-    int code = 0, r = nodes <= n ? set_step(&step) : -EINVAL;
+    int code = 0, status;
 
-    outlive_signals();
-    while (r == 0 && started < n) {
-        r = start(&step, argv, started);
-        started += r == 0;
-    }
-    if (r < 0 && started == 0)
-        return pl_error_errno(err, r, "cannot start '%s'", argv[0]);
-    while (started > 0) {
-        int status;
-
+    while (n > 0) {
         if (wait(&status) < 0) {
             if (errno == EINTR)
                 continue;
             break;
         }
-        started--;
+        n--;
         code = PL_MAX(code, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
     }
-    return r < 0 ? pl_error_errno(err, r, "cannot start all ranks") : code;
+    return code;
+}
+
+/* Starts all tasks or none: those that began would wait for the others. */
+static int start_all(const struct step *s, char *const *argv)
+{
+    _cleanup_close_ int in = -EBADF, out = -EBADF;
+    unsigned made = 0;
+    int gate[2], r = 0;
+
+    if (pipe2(gate, O_CLOEXEC) < 0)
+        return -errno;
+    in = gate[0];
+    out = gate[1];
+    while (r == 0 && made < s->n) {
+        r = start(s, argv, made, gate);
+        made += r == 0;
+    }
+    for (unsigned i = 0; i < made && r == 0; i++)
+        if (write(out, "", 1) < 0)
+            r = -errno;
+    if (r == 0)
+        return 0;
+    out = (close(out), -EBADF);
+    wait_for(made);
+    return r;
+}
+
+int pl_tasks_run(char *const *argv, unsigned n, unsigned nodes, struct pl_error *err)
+{
+    struct step step = {.host = "localhost", .n = n, .nodes = nodes};
+    int r = nodes <= n ? set_step(&step) : -EINVAL;
+
+    outlive_signals();
+    if (r == 0)
+        r = start_all(&step, argv);
+    return r < 0 ? pl_error_errno(err, r, "cannot start %u tasks of '%s'", n, argv[0])
+                 : wait_for(n);
 }

@@ -130,6 +130,24 @@ TXT
     [ "$stderr" = 'plrun: --nodes 2 needs --tasks with at least as many tasks' ]
 }
 
+# limited N COMMAND...: as a user of whom nothing else runs, with at most N processes.
+limited() {
+    setpriv --reuid 54321 --regid 54321 --clear-groups prlimit --nproc="$1" "${@:2}"
+}
+
+@test "no task begins where the kernel refuses one: the others would wait for it" {
+    ((EUID == 0)) || skip "no root"
+    run -1 --separate-stderr limited 4 plrun --tasks 8 -- echo ran
+    [ "$output" = '' ]
+    [ "$stderr" = "plrun: cannot start 8 tasks of 'echo': Resource temporarily unavailable" ]
+    run -0 limited 9 plrun --tasks 8 -- true
+    # A trial of which all else starts: that is its cause, and it ends at once.
+    chmod 777 . home
+    run -1 limited 1000 timeout 60 plsubmit --wait --local -n 40 --setup 'ulimit -u 30' -- tail -f /dev/null
+    run -0 limited 1000 plstat why last
+    [[ $output == *'the ranks could not be started'*"cannot start 40 tasks of '"*'Resource temporarily unavailable'* ]]
+}
+
 @test "the executor outlives its client and the terminal; plstat, --cancel, --retry and --extend work" {
     cat >prog <<'TXT'
 #!/bin/bash
