@@ -61,12 +61,34 @@ PL_INLINE float pl_tanh(float x)
     return copysignf((1 - e) / (1 + e), x);
 }
 
+PL_INLINE float pl_at_least(float x, float low)
+{
+    return x < low ? low : x;
+}
+
+PL_INLINE float pl_at_most(float x, float high)
+{
+    return x > high ? high : x;
+}
+
+/* Bounds of the arguments below. Beyond them the exponential is nearly 0, but not 0: a huge x times
+ * it would be no small number. So x is bounded there, too, where the product is to vanish. */
+#define PL_SIGMOID_MAX 87.0f
+#define PL_PHI_MAX 13.0f       /* 13^2 / 2 < 87 */
+#define PL_GELU_TANH_MAX 9.97f /* pl_gelu_tanh_inner(9.97) < 87 */
+
+/* For |x| <= PL_SIGMOID_MAX. */
+PL_INLINE float pl_sigmoid_in_range(float x)
+{
+    return 1 / (1 + pl_exp_in_range(-x));
+}
+
 /* The normal distribution's Phi(x), absolute error below 2e-7 (Abramowitz and Stegun 7.1.26), and
  * e^(-x^2/2), which its derivative needs. */
 PL_INLINE float pl_phi(float x, float *ret_exp)
 {
-    float z = (x < 0 ? -x : x) * 0.707106781f;
-    float t = 1 / (1 + 0.3275911f * z), e = pl_exp(-z * z), tail;
+    float z = pl_at_most(fabsf(x), PL_PHI_MAX) * 0.707106781f;
+    float t = 1 / (1 + 0.3275911f * z), e = pl_exp_in_range(-z * z), tail;
 
     tail = 1.061405429f;
     tail = tail * t - 1.453152027f;
@@ -78,20 +100,27 @@ PL_INLINE float pl_phi(float x, float *ret_exp)
     return x < 0 ? tail : 1 - tail;
 }
 
+PL_INLINE float pl_gelu_tanh_inner(float x)
+{
+    return 1.59576912f * (x + 0.044715f * x * x * x);
+}
+
 /* act(x). The activation is a constant at each call. */
 PL_INLINE float pl_activate(const enum pl_activation act, float x)
 {
-    float e;
+    float e, low;
 
     switch (act) {
     case PL_ACT_RELU:
         return x <= 0 ? 0 : x;
     case PL_ACT_GELU:
-        return x * pl_phi(x, &e);
+        return pl_at_least(x, -PL_PHI_MAX) * pl_phi(x, &e);
     case PL_ACT_GELU_TANH:
-        return x * pl_sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+        low = pl_at_least(x, -PL_GELU_TANH_MAX);
+        return low * pl_sigmoid_in_range(pl_gelu_tanh_inner(pl_at_most(low, PL_GELU_TANH_MAX)));
     case PL_ACT_SILU:
-        return x * pl_sigmoid(x);
+        low = pl_at_least(x, -PL_SIGMOID_MAX);
+        return low * pl_sigmoid_in_range(pl_at_most(low, PL_SIGMOID_MAX));
     case PL_ACT_TANH:
         return pl_tanh(x);
     case PL_ACT_SIGMOID:
@@ -111,12 +140,15 @@ PL_INLINE float pl_activate_slope(const enum pl_activation act, float x)
         return x <= 0 ? 0 : 1;
     case PL_ACT_GELU:
         s = pl_phi(x, &e);
+        x = copysignf(pl_at_most(fabsf(x), PL_PHI_MAX), x);
         return s + x * 0.398942280f * e;
     case PL_ACT_GELU_TANH:
-        s = pl_sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+        x = pl_at_most(pl_at_least(x, -PL_GELU_TANH_MAX), PL_GELU_TANH_MAX);
+        s = pl_sigmoid_in_range(pl_gelu_tanh_inner(x));
         return s + x * s * (1 - s) * 1.59576912f * (1 + 0.134145f * x * x);
     case PL_ACT_SILU:
-        s = pl_sigmoid(x);
+        x = pl_at_most(pl_at_least(x, -PL_SIGMOID_MAX), PL_SIGMOID_MAX);
+        s = pl_sigmoid_in_range(x);
         return s + x * s * (1 - s);
     case PL_ACT_TANH:
         s = pl_tanh(x);

@@ -7,19 +7,21 @@
  * is good to 2e-7 absolutely. Slopes are differences of such. */
 #define TOLERANCE(want) (2e-6 * (1 + fabs(want)))
 
-static void one(const struct pl_kernels *ref,
-                const struct pl_kernels *got,
-                size_t n,
-                enum pl_activation act,
-                enum fill fill)
+/* x  n of check_floats() */
+static void compare(const struct pl_kernels *ref,
+                    const struct pl_kernels *got,
+                    size_t n,
+                    enum pl_activation act,
+                    const float *x,
+                    int fill)
 {
-    const float *x = check_floats(n, fill), *dy = check_floats(n, FILL_RANDOM);
+    const float *dy = check_floats(n, FILL_RANDOM);
     float *y = check_floats(n, FILL_RANDOM), *y2 = check_floats(n, FILL_RANDOM);
     float *dx = check_floats(n, FILL_RANDOM), *dx2 = check_copy(dx, n);
     struct pl_unary_args a = {
         .n = n, .act = act, .dx_add = check_random(2), .x = x, .dy = dy, .y = y, .dx = dx};
 
-    check_case("unary n %zu act %d add %d fill %d", n, (int)act, a.dx_add, (int)fill);
+    check_case("unary n %zu act %d add %d fill %d", n, (int)act, a.dx_add, fill);
     ref->unary_forward(&a);
     ref->unary_backward(&a);
     a.y = y2;
@@ -33,13 +35,39 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
-/* Not finite numbers and 1e17 are left to the activations' own conventions (inf times 0). */
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t n,
+                enum pl_activation act,
+                enum fill fill)
+{
+    compare(ref, got, n, act, check_floats(n, fill), (int)fill);
+}
+
+/* A sigmoid that nearly vanishes times a huge number vanishes. */
+static void huge(const struct pl_kernels *ref, const struct pl_kernels *got, enum pl_activation act)
+{
+    static const float numbers[] = {9.9f, 10,    12.9f, 13.1f, 86.9f, 87.1f, 88.5f,
+                                    1e4f, 1e13f, 1e17f, 1e20f, 1e36f, 3e38f};
+    float *x = check_floats(2 * PL_COUNT(numbers), FILL_ZERO);
+
+    for (size_t i = 0; i < PL_COUNT(numbers); i++) {
+        x[2 * i] = numbers[i];
+        x[2 * i + 1] = -numbers[i];
+    }
+    compare(ref, got, 2 * PL_COUNT(numbers), act, x, -1);
+}
+
+/* Not finite numbers and 1e17 on a GPU are left to the activations' own conventions (inf times 0).
+ */
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int act = PL_ACT_NONE; act <= PL_ACT_SIGMOID; act++) {
         for (size_t n = 1; n < 70; n++)
             for (int fill = 0; fill <= FILL_DENORM; fill++)
                 one(ref, got, n, (enum pl_activation)act, (enum fill)fill);
+        if (check_host())
+            huge(ref, got, (enum pl_activation)act);
         one(ref, got, 20001, (enum pl_activation)act, FILL_RANDOM);
     }
 }
