@@ -197,7 +197,12 @@ int pl_build_batchnorm(struct pl_tape *tape,
     const plume_tensor *x = req->in[0];
     bool relu = req->args.i[0] == PLUME_RELU;
     struct pl_apply what = pl_op_like(relu ? &op_batchnorm_relu : &op_batchnorm, req, x);
+    int r = pl_op_check_positive(req, "eps", req->args.f[0], err);
 
+    if (r == 0)
+        r = pl_op_check_positive(req, "momentum", req->args.f[1], err);
+    if (r < 0)
+        return r;
     if (!pl_op_all_real(req) || x->rank < 2 || x->count == 0)
         return pl_op_refuse(req, "wanted: x [batch, channels, ...]", err);
     for (size_t i = 1; i < req->n_in; i++)

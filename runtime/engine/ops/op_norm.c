@@ -132,7 +132,10 @@ int pl_build_layernorm(struct pl_tape *tape,
 {
     const plume_tensor *x = req->in[0];
     struct pl_apply what = pl_op_like(&op_layernorm, req, x);
+    int r = pl_op_check_positive(req, "eps", req->args.f[0], err);
 
+    if (r < 0)
+        return r;
     for (size_t i = 1; i < req->n_in; i++)
         if (req->in[i]->rank != 1 || req->in[i]->count != pl_op_last(x))
             return pl_op_refuse(req, "wanted: x [..., n], gamma [n], beta [n]", err);
@@ -243,7 +246,10 @@ int pl_build_normalize(struct pl_tape *tape,
                        struct pl_error *err)
 {
     struct pl_apply what = pl_op_like(&op_normalize, req, req->in[0]);
+    int r = pl_op_check_positive(req, "eps", req->args.f[0], err);
 
+    if (r < 0)
+        return r;
     if (!pl_op_all_real(req) || req->in[0]->rank == 0 || req->in[0]->count == 0)
         return pl_op_refuse(req, "needs rows of real numbers", err);
     what.attr.f[0] = req->args.f[0] > 0 ? req->args.f[0] : 1e-12;

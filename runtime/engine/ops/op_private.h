@@ -96,6 +96,12 @@ enum plume_dtype pl_op_real_of(const struct pl_tape *tape);
 /* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);
 
+/* For eps and the like, of which 0 means the default. -EINVAL: "NAME: EPS is -1: must be ...". */
+int pl_op_check_positive(const struct pl_op_request *req,
+                         const char *name,
+                         double value,
+                         struct pl_error *err);
+
 /* True if all inputs are real. */
 bool pl_op_all_real(const struct pl_op_request *req);
 

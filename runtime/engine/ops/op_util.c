@@ -2,6 +2,8 @@
 #include "common/base/buf.h"
 #include "runtime/engine/ops/op_private.h"
 
+#include <math.h>
+
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf list = {0};
@@ -12,6 +14,17 @@ int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_er
     if (req->n_in > 6)
         pl_buf_adds(&list, ", ...");
     return pl_error_set(err, -EINVAL, "%s: %s: %s", req->name, what, pl_buf_str(&list));
+}
+
+int pl_op_check_positive(const struct pl_op_request *req,
+                         const char *name,
+                         double value,
+                         struct pl_error *err)
+{
+    return value >= 0 && isfinite(value)
+               ? 0
+               : pl_error_set(err, -EINVAL, "%s: %s is %g: must be above 0, or 0 for the default",
+                              req->name, name, value);
 }
 
 bool pl_op_all_real(const struct pl_op_request *req)
