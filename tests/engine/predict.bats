@@ -98,7 +98,8 @@ print("\n".join("%s %.4f" % p for p in d.items()))' | diff - <(echo "$val")
         "--strategy horovod --processes 3"; do
         # shellcheck disable=SC2086
         run -0 --separate-stderr pltrain $how --predict --weights "$W" --out p.npy mlp
-        [ -z "$output$stderr" ]
+        [ -z "$stderr" ]
+        [ "$output" = "wrote 359 rows to 'p.npy'" ]
         [ "$(accuracy p.npy)" = "$acc" ]
         mv p.npy "p.$((++n)).npy"
     done

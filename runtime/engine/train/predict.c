@@ -252,6 +252,18 @@ static int run_round(struct rounds *q, size_t round, struct pl_error *err)
     return r == 0 && rank == 0 ? write_round(q, round, err) : r;
 }
 
+static int finish_file(struct rounds *q, struct pl_error *err)
+{
+    FILE *out = q->t->options->out;
+    int r = pl_array_file_finish(&q->file, err);
+
+    if (r == 0 && out) {
+        fprintf(out, "wrote %zu rows to '%s'\n", q->shape[0], q->t->options->predictions);
+        fflush(out);
+    }
+    return r;
+}
+
 int pl_predict(struct pl_trainer *t, struct pl_error *err)
 {
     _cleanup_(finish) struct rounds q = {.t = t, .s = &t->stage[PLUME_TEST]};
@@ -280,5 +292,5 @@ int pl_predict(struct pl_trainer *t, struct pl_error *err)
         r = run_round(&q, round, err);
     }
     t->eval_batch = 0;
-    return r == 0 && t->comm->rank == 0 ? pl_array_file_finish(&q.file, err) : r;
+    return r == 0 && t->comm->rank == 0 ? finish_file(&q, err) : r;
 }
