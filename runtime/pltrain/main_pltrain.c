@@ -168,6 +168,8 @@ static int fit(struct pl_trainer *t, struct pl_error *err)
         return pl_trainer_evaluate(t, err);
     tape->timed = (t->options->profile && !t->options->profile_file) ||
                   (env && *env && strcmp(env, "0") != 0);
+    if (tape->timed)
+        t->optimizers.graphs = false;
     r = plan_memory(t, &planned, err);
     t->timed_step = before;
     t->timed_ns = pl_now_ns();

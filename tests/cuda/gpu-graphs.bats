@@ -29,6 +29,41 @@ load gpu
     grep -aq 'skipped[^,]*:[4-9]' a/last.ckpt
 }
 
+@test "gradients are measured by a graph, with the same bits" {
+    local -a run=(--gpus 1 --max-steps 8 --limit-val-batches 1 --limit-test-batches 0)
+    local -a gpt=("${GPT[@]}") clip=(--clip 0.5)
+    # measured N ARGS...: N captures of it, apart from the tape's.
+    measured() {
+        local n=$1
+        shift
+        rm -rf on on.* off off.*
+        PLUME_LOG=debug:optim trained on "${run[@]}" "$@" 2>on.err
+        trained off "${run[@]}" --no-cuda-graphs "$@"
+        cmp on off || { echo "$*"; false; }
+        cmp <(grep hash on.out | sort) <(grep hash off.out | sort) || { echo "$*"; false; }
+        [ "$(grep -c 'captured how gradients are measured' on.err)" -eq "$n" ] ||
+            { echo "$*"; cat on.err; false; }
+    }
+    for optimizer in sgd adam adamw rmsprop adagrad; do
+        measured 1 "${clip[@]}" --optimizer "$optimizer" mlp
+    done
+    measured 0 mlp
+    measured 0 "${clip[@]}" --clip-by value mlp
+    measured 1 "${clip[@]}" --ema 0.9 --accumulate 2 mlp
+    measured 1 "${clip[@]}" --precision bf16 --amp-level O2 "${gpt[@]}"
+    measured 1 "${clip[@]}" --precision 16 "${gpt[@]}"
+    measured 1 "${clip[@]}" --deterministic mlp
+    # Steps are skipped, and the scale is another one then.
+    measured 2 --max-steps 16 --precision 16 --checkpoint-dir a --save-last mlp --lr 1
+    grep -aq 'skipped[^,]*:[2-9]' a/last.ckpt
+    # Half of it, and the rest from a checkpoint: a graph for each.
+    measured 1 "${clip[@]}" --max-steps 4 --checkpoint-dir b --save-last mlp
+    measured 1 "${clip[@]}" --resume b/last.ckpt mlp
+    PLUME_PROFILE=1 measured 0 "${clip[@]}" mlp
+    PLUME_EMULATED_GRAPHS=0 measured 0 "${clip[@]}" mlp
+    grep -q 'emulated:0: gradients are measured without a graph, which is slower: there are enough' on.err
+}
+
 @test "a batch of another size has graphs of its own, and the full ones keep theirs" {
     # Forward and backward of full batches and of the short one at the end of each epoch; the validation's.
     replayed 5 --gpus 1 --epochs 5 --limit-val-batches 2 --limit-test-batches 2 mlp --batch_size 200

@@ -4,6 +4,8 @@
 #include "runtime/engine/params/shard.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* The parameter of the range that has this element, or the gap after it. */
 static const struct pl_param *
@@ -36,6 +38,15 @@ static size_t measured_at(const struct pl_optimizers *all,
     return (all->params->peers ? end : PL_MIN(end, (at / block + 1) * block)) - at;
 }
 
+void pl_grad_norm_finish(struct pl_optimizers *all)
+{
+    for (size_t i = 0; i < PL_OPTIMIZERS_MAX && all->params; i++)
+        pl_grad_graph_finish(&all->captured[i], all->params->dev);
+    if (all->params)
+        pl_device_free(all->params->dev, all->stats);
+    all->stats = NULL;
+}
+
 int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
 {
     size_t n = 0;
@@ -57,41 +68,116 @@ int pl_grad_norm_init(struct pl_optimizers *all, struct pl_error *err)
     return r;
 }
 
-/* Multiplies the gradients by scale and takes their statistics. limit: not 0: the kernels also find
- * the factor that clips by all of them. Returns the end of the statistics. */
-static struct pl_range_stats *take(const struct pl_optimizers *all,
-                                   size_t first,
-                                   size_t n,
-                                   const struct pl_kernels *kernels,
-                                   double scale,
-                                   double limit)
-{
-    struct pl_range_stats *stats = all->stats;
+/* Multiplies the gradients by scale and takes their statistics. */
+struct taking {
+    struct pl_optimizers *all;
+    size_t first, n;
+    const struct pl_kernels *kernels;
+    double scale;
+    double limit; /* not 0: the kernels also find the factor that clips by all of them */
+    uint64_t *key;
+    size_t n_key;
+};
 
-    for (size_t i = first; i < first + n; i++)
+#define KEY_FIXED 6 /* words before those of the statistics */
+#define KEY_EACH 2  /* words of each */
+
+/* Calls of(taking, elements from `from` on, their statistics) for each; returns their number. */
+static size_t
+each(struct taking *t,
+     void (*of)(struct taking *t, size_t from, size_t count, struct pl_range_stats *stats))
+{
+    const struct pl_optimizers *all = t->all;
+    size_t n = 0;
+
+    for (size_t i = t->first; i < t->first + t->n; i++)
         for (size_t k = 0; k < all->list[i].n_ranges; k++) {
             const struct pl_optimizer_range *range = &all->list[i].ranges[k];
             size_t end = range->own + range->own_count, count, next = range->first;
 
-            for (size_t from = range->own; from < end; from += count, stats++) {
+            for (size_t from = range->own; from < end; from += count, n++) {
                 count = measured_at(all, range, from, &next);
-                kernels->grad_stats(&(struct pl_grad_stats_args){
-                    .n = count,
-                    .scale = scale,
-                    .grad = pl_params_grad(all->params, from),
-                    .limit = limit,
-                    .total = limit > 0 ? &all->clip[0] : NULL,
-                    .ret_factor = limit > 0 ? &all->clip[1] : NULL,
-                    .ret_squares = &stats->squares,
-                    .ret_finite = &stats->finite,
-                });
+                of(t, from, count, &all->stats[n]);
             }
         }
-    return stats;
+    return n;
+}
+
+static void take_one(struct taking *t, size_t from, size_t count, struct pl_range_stats *stats)
+{
+    t->kernels->grad_stats(&(struct pl_grad_stats_args){
+        .n = count,
+        .scale = t->scale,
+        .grad = pl_params_grad(t->all->params, from),
+        .limit = t->limit,
+        .total = t->limit > 0 ? &t->all->clip[0] : NULL,
+        .ret_factor = t->limit > 0 ? &t->all->clip[1] : NULL,
+        .ret_squares = &stats->squares,
+        .ret_finite = &stats->finite,
+    });
+}
+
+static void take_all(void *ctx)
+{
+    struct taking *t = ctx;
+
+    if (t->limit > 0)
+        pl_device_zero(t->all->params->dev, t->all->clip, sizeof(*t->all->clip));
+    (void)each(t, take_one);
+}
+
+static void count_one(struct taking *t, size_t from, size_t count, struct pl_range_stats *stats)
+{
+    (void)t, (void)from, (void)count, (void)stats;
+}
+
+static void add_key(struct taking *t, size_t from, size_t count, struct pl_range_stats *stats)
+{
+    t->key[t->n_key++] = (uintptr_t)pl_params_grad(t->all->params, from);
+    t->key[t->n_key++] = count;
+}
+
+static uint64_t bits_of(double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* All that the kernels' arguments come from. False: out of memory. */
+static bool make_key(struct taking *t, size_t n)
+{
+    t->key = calloc(KEY_FIXED + n * KEY_EACH, sizeof(*t->key));
+    if (!t->key)
+        return false;
+    t->key[t->n_key++] = t->first;
+    t->key[t->n_key++] = t->n;
+    t->key[t->n_key++] = (uintptr_t)t->kernels;
+    t->key[t->n_key++] = (uintptr_t)t->all->stats;
+    t->key[t->n_key++] = bits_of(t->scale);
+    t->key[t->n_key++] = bits_of(t->limit);
+    (void)each(t, add_key);
+    return true;
+}
+
+/* Returns the number of statistics. */
+static size_t take(struct taking *t)
+{
+    struct pl_optimizers *all = t->all;
+    size_t n = each(t, count_one);
+
+    if (n > 0 && all->graphs && make_key(t, n))
+        pl_grad_graph_run(&all->captured[t->first], all->params->dev, t->key, t->n_key, take_all,
+                          t);
+    else
+        take_all(t);
+    free(t->key);
+    return n;
 }
 
 /* The same, and maps them. */
-static int measure(const struct pl_optimizers *all,
+static int measure(struct pl_optimizers *all,
                    size_t first,
                    size_t n,
                    const struct pl_kernels *kernels,
@@ -99,9 +185,9 @@ static int measure(const struct pl_optimizers *all,
                    struct pl_device_map *ret,
                    struct pl_error *err)
 {
-    struct pl_range_stats *end = take(all, first, n, kernels, scale, 0);
+    struct taking taking = {.all = all, .first = first, .n = n, .kernels = kernels, .scale = scale};
 
-    return pl_device_map(all->params->dev, all->stats, (size_t)(end - all->stats) * sizeof(*end),
+    return pl_device_map(all->params->dev, all->stats, take(&taking) * sizeof(*all->stats),
                          PL_DEVICE_READ, ret, err);
 }
 
@@ -111,13 +197,19 @@ bool pl_grad_clips_on_device(const struct pl_optimizers *optimizers, size_t n)
            !optimizers->params->peers && !(optimizers->comm && optimizers->comm->size > 1);
 }
 
-const double *pl_grad_clip(const struct pl_optimizers *optimizers,
+const double *pl_grad_clip(struct pl_optimizers *optimizers,
                            size_t optimizer,
                            const struct pl_kernels *kernels,
                            double limit)
 {
-    pl_device_zero(optimizers->params->dev, optimizers->clip, sizeof(*optimizers->clip));
-    (void)take(optimizers, optimizer, 1, kernels, 1, limit);
+    struct taking taking = {.all = optimizers,
+                            .first = optimizer,
+                            .n = 1,
+                            .kernels = kernels,
+                            .scale = 1,
+                            .limit = limit};
+
+    (void)take(&taking);
     return &optimizers->clip[1];
 }
 

@@ -9,6 +9,7 @@
 
 /* Memory for the statistics, by the optimizers' ranges and by_blocks. -ENOMEM. */
 int pl_grad_norm_init(struct pl_optimizers *optimizers, struct pl_error *err);
+void pl_grad_norm_finish(struct pl_optimizers *optimizers);
 
 /* Multiplies the gradients of the n optimizers from `first` on by scale. *ret_all: their L2 norm;
  * *ret_norm: without the optimizers whose gradients are not finite, if `skips`. ret_finite: n
@@ -30,7 +31,7 @@ bool pl_grad_clips_on_device(const struct pl_optimizers *optimizers, size_t n);
 
 /* Then the device finds the factor for an optimizer's gradients, and nobody waits for it. Returns
  * its address there. */
-const double *pl_grad_clip(const struct pl_optimizers *optimizers,
+const double *pl_grad_clip(struct pl_optimizers *optimizers,
                            size_t optimizer,
                            const struct pl_kernels *kernels,
                            double limit);

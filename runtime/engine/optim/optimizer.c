@@ -464,8 +464,7 @@ int pl_optimizers_share(struct pl_optimizers *optimizers,
 {
     optimizers->comm = comm;
     optimizers->by_blocks = by_blocks;
-    pl_device_free(optimizers->params->dev, optimizers->stats);
-    optimizers->stats = NULL;
+    pl_grad_norm_finish(optimizers);
     return pl_grad_norm_init(optimizers, err);
 }
 
@@ -479,8 +478,7 @@ void pl_optimizers_finish(struct pl_optimizers *optimizers)
             pl_device_free(optimizers->params->dev, o->slot[k]);
         free(o->ranges);
     }
-    if (optimizers->params)
-        pl_device_free(optimizers->params->dev, optimizers->stats);
+    pl_grad_norm_finish(optimizers);
     free(optimizers->mirrors);
     *optimizers = (struct pl_optimizers){0};
 }

@@ -11,6 +11,7 @@
 #define PL_RUNTIME_ENGINE_OPTIM_OPTIMIZER_H
 
 #include "runtime/engine/optim/clip.h"
+#include "runtime/engine/optim/grad_graph.h"
 #include "runtime/engine/optim/scaler.h"
 #include "runtime/engine/optim/schedule.h"
 #include "runtime/engine/params/params.h"
@@ -75,6 +76,8 @@ struct pl_optimizers {
                                      memory */
     void **mirrors; /* one per rank of the node, with params->by_node (node_update.h) */
     double *clip;   /* two numbers behind stats: the sum of squares, the factor that clips */
+    bool graphs;    /* may be used if the device has them; set by the user */
+    struct pl_grad_graph captured[PL_OPTIMIZERS_MAX]; /* of steps from this optimizer on */
 };
 
 /* Statistics of a range or block, by grad_stats. */

@@ -60,7 +60,6 @@ int pl_optimizers_move(struct pl_optimizers *optimizers, const size_t *old, stru
 
     for (size_t i = 0; i < optimizers->n && r == 0; i++)
         r = move_one(optimizers, &optimizers->list[i], &stages, err);
-    pl_device_free(optimizers->params->dev, optimizers->stats);
-    optimizers->stats = NULL;
+    pl_grad_norm_finish(optimizers);
     return r < 0 ? r : pl_grad_norm_init(optimizers, err);
 }

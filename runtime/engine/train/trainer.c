@@ -41,6 +41,7 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
                                 : t->pipe.on      ? t->pipe.comm
                                                   : NULL,
                                 t->options->deterministic, err);
+    t->optimizers.graphs = t->options->graphs;
     if (r == 0)
         pl_optimizers_scale(&t->optimizers, t->strategy.lr_scale);
     return r;
@@ -434,6 +435,7 @@ int pl_trainer_init(struct pl_trainer *trainer,
 void pl_trainer_time(struct pl_trainer *trainer, struct pl_timeline *timeline)
 {
     trainer->timeline = timeline;
+    trainer->optimizers.graphs = false;
     for (size_t s = 0; s < PL_COUNT(trainer->stage); s++)
         for (unsigned i = 0; i < trainer->stage[s].n_lanes; i++) {
             struct pl_lane *lane = &trainer->stage[s].lanes[i];
