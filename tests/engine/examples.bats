@@ -172,6 +172,7 @@ peak() {
         done
     done <<'LIMITS'
 0.69 0.68 0.63 gpt --layers 6 --batch_size 64
+0.67 0.67 0.67 mlp --batch_size 1250 --hidden 2048
 0.74 0.74 0.74 cnn --batch_size 1024
 0.66 0.65 0.65 cnn --batch_size 1024 --batchnorm 1
 0.86 0.70 0.70 resnet --width 16 --batch_size 256

@@ -17,9 +17,10 @@ static struct pl_linear_args linear_args(const struct pl_call *c)
     const struct pl_node *before =
         c->node->fusion.slope_of ? &c->tape->nodes[c->node->fusion.slope_of - 1] : NULL;
     bool bias = c->node->n_in > 2;
+    size_t rows = c->node->out->count / w->shape[0], all = pl_node_all_rows(c->node);
 
     return (struct pl_linear_args){
-        .rows = c->node->out->count / w->shape[0],
+        .rows = c->rows == all ? rows : rows / all * c->rows,
         .in = w->shape[1],
         .out = w->shape[0],
         .act = (enum pl_activation)c->attr->i[0],
@@ -131,6 +132,7 @@ static const struct pl_op op_linear = {
     .name = "linear",
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1),
+    .by_row = true,
     .product = true,
     .two_products = true,
     .wide_grads = PL_NEEDS_IN(1) | PL_NEEDS_IN(2),
@@ -152,6 +154,7 @@ static const struct pl_op op_linear_act = {
     .name = "linear",
     .cast = PL_CAST_LOW,
     .needs = PL_NEEDS_IN(0) | PL_NEEDS_IN(1) | PL_NEEDS_OUT,
+    .by_row = true,
     .product = true,
     .two_products = true,
     .wide_grads = PL_NEEDS_IN(1) | PL_NEEDS_IN(2),

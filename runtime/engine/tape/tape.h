@@ -378,6 +378,9 @@ int pl_tape_apply(struct pl_tape *tape,
 /* True if the node's kernels work on an f32 copy of this 16-bit tensor. */
 bool pl_node_has_f32_copy(const struct pl_node *node, const plume_tensor *t);
 
+/* Rows of the output along dimension 0: a call of an op with `by_row` does some of these. */
+size_t pl_node_all_rows(const struct pl_node *node);
+
 /* True if the node converts its input between f32 and a 16-bit type. */
 bool pl_tape_is_cast(const struct pl_node *node);
 

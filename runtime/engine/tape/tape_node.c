@@ -59,7 +59,7 @@ static bool writes_back(const struct pl_node *node, size_t i)
     return false;
 }
 
-static size_t all_rows(const struct pl_node *node)
+size_t pl_node_all_rows(const struct pl_node *node)
 {
     return node->out->rank ? node->out->shape[0] : 1;
 }
@@ -67,10 +67,11 @@ static size_t all_rows(const struct pl_node *node)
 size_t pl_node_rows(const struct pl_node *node)
 {
     const plume_tensor *in = node->n_in ? node->in[0] : NULL, *out = node->out;
-    size_t all = all_rows(node), bytes, most = ROWS_BYTES;
+    size_t all = pl_node_all_rows(node), bytes, most = ROWS_BYTES;
 
     if (!node->op->by_row || !pl_node_has_f32_copy(node, in) || !pl_node_has_f32_copy(node, out) ||
-        in->base || out->base || node->saved_half || all == 0)
+        in->base || out->base || node->saved_half || node->fusion.loss || in->rank < 2 ||
+        in->shape[0] != all || all == 0)
         return all;
     for (size_t i = 1; i < node->n_in; i++) {
         if (node->in[i] && pl_tensor_root(node->in[i]) == in)
@@ -84,7 +85,7 @@ size_t pl_node_rows(const struct pl_node *node)
 /* Elements of a tensor that has these rows, all of which the node's output has. */
 static size_t of_rows(const struct pl_node *node, const plume_tensor *t, size_t rows)
 {
-    size_t all = all_rows(node);
+    size_t all = pl_node_all_rows(node);
 
     return rows == all ? t->count : t->count / all * rows;
 }
@@ -217,7 +218,7 @@ void pl_node_bind(const struct pl_tape *tape, size_t index, bool backward, struc
     c->attr = &node->attr;
     c->product = NULL;
     c->index = index;
-    c->rows = all_rows(node);
+    c->rows = pl_node_all_rows(node);
     for (size_t i = 0; i < node->n_in; i++) {
         const plume_tensor *in = node->in[i];
 
@@ -315,7 +316,7 @@ void pl_node_narrow_outputs(const struct pl_call *c,
                             bool backward)
 {
     const struct pl_node *node = c->node;
-    bool last = copies->row + c->rows == all_rows(node);
+    bool last = copies->row + c->rows == pl_node_all_rows(node);
 
     if (!backward) {
         struct pl_half_args saved = saved_args(c);

@@ -180,17 +180,18 @@ static void test_more_rows_than_f16_can_count(void **state)
     }
 }
 
-#define IMAGES 3001 /* of which one call of a convolution does a part */
+#define IMAGES 3001 /* of which one call of a convolution or a layer does a part */
 #define SIDE 4
 #define PIXELS ((size_t)SIDE * SIDE)
 #define INS 2
 #define OUTS 4
 #define TAPS ((size_t)OUTS * INS * 9)
+#define WEIGHTS (OUTS * PIXELS * INS * PIXELS) /* of a layer with as many numbers in and out */
 
-/* The gradients of a convolution's inputs, all of whose sums are exact. */
-struct conv_grads {
-    float x[IMAGES * INS * PIXELS], w[TAPS], b[OUTS];
-    size_t bytes; /* of the f32 copies of a convolution's backward */
+/* The gradients of a product's inputs, all of whose sums are exact. */
+struct grads {
+    float x[IMAGES * INS * PIXELS], w[PL_MAX(WEIGHTS, TAPS)], b[OUTS * PIXELS];
+    size_t bytes; /* of the f32 copies of a product's backward */
     double loss;
 };
 
@@ -206,20 +207,27 @@ thirds(struct step *step, size_t rank, const size_t *shape, float *data, float *
     return t;
 }
 
-/* Two convolutions of the same images, so that the second adds to the gradients of the first. */
-static void convolve(struct step *step, struct conv_grads *ret)
+/* Two convolutions of the same images, or two layers, so that the second adds to the gradients of
+ * the first. */
+static void multiply(struct step *step, bool layers, struct grads *ret)
 {
-    static float x_data[IMAGES * INS * PIXELS], w_data[TAPS], b_data[OUTS],
+    static float x_data[IMAGES * INS * PIXELS], w_data[PL_COUNT(ret->w)], b_data[PL_COUNT(ret->b)],
         by_data[IMAGES * OUTS * PIXELS];
+    const size_t in[] = {IMAGES, INS, SIDE, SIDE}, row[] = {IMAGES, INS * PIXELS};
+    const size_t taps[] = {OUTS, INS, 3, 3}, weights[] = {OUTS * PIXELS, INS * PIXELS};
+    const size_t out[] = {IMAGES, OUTS, SIDE, SIDE}, all = IMAGES * OUTS * PIXELS;
     struct plume_context *pl = &step->pl;
-    plume_tensor *x = thirds(step, 4, (size_t[]){IMAGES, INS, SIDE, SIDE}, x_data, ret->x, 5);
-    plume_tensor *w = thirds(step, 4, (size_t[]){OUTS, INS, 3, 3}, w_data, ret->w, 7);
-    plume_tensor *b = thirds(step, 1, (size_t[]){OUTS}, b_data, ret->b, 3);
-    plume_tensor *by = thirds(step, 4, (size_t[]){IMAGES, OUTS, SIDE, SIDE}, by_data, NULL, 11);
-    plume_tensor *y = plume_mul(pl, plume_conv2d(pl, x, w, b, 1, 1, PLUME_RELU), by);
-    plume_tensor *z = plume_mul(pl, plume_conv2d(pl, x, w, NULL, 1, 1, PLUME_IDENTITY), by);
-    size_t all = IMAGES * OUTS * PIXELS;
-    plume_tensor *loss = plume_sum(pl, plume_reshape(pl, plume_add(pl, y, z), 1, &all), 0, 1);
+    plume_tensor *x = thirds(step, layers ? 2 : 4, layers ? row : in, x_data, ret->x, 5);
+    plume_tensor *w = thirds(step, layers ? 2 : 4, layers ? weights : taps, w_data, ret->w, 7);
+    plume_tensor *b = thirds(step, 1, layers ? weights : out + 1, b_data, ret->b, 3);
+    plume_tensor *by = thirds(step, 1, &all, by_data, NULL, 11);
+    plume_tensor *y = layers ? plume_linear(pl, x, w, b, PLUME_RELU)
+                             : plume_conv2d(pl, x, w, b, 1, 1, PLUME_RELU);
+    plume_tensor *z = layers ? plume_linear(pl, x, w, NULL, PLUME_IDENTITY)
+                             : plume_conv2d(pl, x, w, NULL, 1, 1, PLUME_IDENTITY);
+    plume_tensor *sum = plume_add(pl, plume_mul(pl, plume_reshape(pl, y, 1, &all), by),
+                                  plume_mul(pl, plume_reshape(pl, z, 1, &all), by));
+    plume_tensor *loss = plume_sum(pl, sum, 0, 1);
 
     pl_tape_end(&step->tape);
     assert_int_equal(pl_tape_prepare(&step->tape, &loss, 1, 1, NULL), 0);
@@ -229,7 +237,7 @@ static void convolve(struct step *step, struct conv_grads *ret)
     ret->loss = on_device_scalar(loss);
     ret->bytes = 0;
     for (size_t i = 0; i < step->tape.n; i++)
-        if (strcmp(step->tape.nodes[i].op->name, "conv2d") == 0)
+        if (step->tape.nodes[i].op->two_products)
             ret->bytes = PL_MAX(ret->bytes, pl_node_f32_bytes(&step->tape.nodes[i], true));
     pl_tape_finish(&step->tape);
 }
@@ -247,26 +255,28 @@ static void same_grads(const char *what, const float *got, const float *want, si
                      (double)want[i]);
 }
 
-static void test_a_convolution_has_f32_copies_of_some_images_at_a_time(void **state)
+static void test_a_product_has_f32_copies_of_some_rows_at_a_time(void **state)
 {
-    static struct conv_grads want, got;
+    static struct grads want, got;
     struct step step;
 
     (void)state;
-    begin(&step);
-    pl_tape_finish(&step.tape);
-    pl_tape_init(&step.tape, pl_device_cpu(), PL_REAL_F32, true);
-    pl_tape_begin(&step.tape);
-    convolve(&step, &want);
-    assert_int_equal(want.bytes, 0);
-    for (size_t way = 0; way < 2; way++) { /* f16 and bf16 at O1 */
-        begin_half(&step, 3 * way);
-        convolve(&step, &got);
-        assert_true(got.loss == want.loss);
-        same_grads("x", got.x, want.x, PL_COUNT(want.x));
-        same_grads("w", got.w, want.w, PL_COUNT(want.w));
-        same_grads("b", got.b, want.b, PL_COUNT(want.b));
-        assert_true(got.bytes > 0 && got.bytes < ((size_t)1 << 20) + 4096); /* of 2.2 MiB */
+    for (size_t layers = 0; layers < 2; layers++) {
+        begin(&step);
+        pl_tape_finish(&step.tape);
+        pl_tape_init(&step.tape, pl_device_cpu(), PL_REAL_F32, true);
+        pl_tape_begin(&step.tape);
+        multiply(&step, layers, &want);
+        assert_int_equal(want.bytes, 0);
+        for (size_t way = 0; way < 2; way++) { /* f16 and bf16 at O1 */
+            begin_half(&step, 3 * way);
+            multiply(&step, layers, &got);
+            assert_true(got.loss == want.loss);
+            same_grads("x", got.x, want.x, PL_COUNT(want.x));
+            same_grads("w", got.w, want.w, layers ? WEIGHTS : TAPS);
+            same_grads("b", got.b, want.b, layers ? OUTS * PIXELS : OUTS);
+            assert_true(got.bytes > 0 && got.bytes < ((size_t)1 << 20) + 32768); /* of 2.2 MiB */
+        }
     }
 }
 
@@ -278,7 +288,7 @@ int main(void)
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_adaptive_max_pools),
         cmocka_unit_test(test_more_rows_than_f16_can_count),
-        cmocka_unit_test(test_a_convolution_has_f32_copies_of_some_images_at_a_time),
+        cmocka_unit_test(test_a_product_has_f32_copies_of_some_rows_at_a_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
