@@ -91,6 +91,15 @@ static plume_tensor *relu(struct images *s, plume_tensor *x)
     return APPLY(PLUME_OP_UNARY, ARGS(PLUME_RELU), x);
 }
 
+/* By an op that reads f32 and writes f32 at each level, as losses do. */
+static plume_tensor *square_in_f32(struct images *s, plume_tensor *x)
+{
+    struct plume_op_args args = {{2}, {0}};
+
+    args.i[PLUME_OP_ARG_F32] = 1;
+    return APPLY(PLUME_OP_BINARY, &args, x, x);
+}
+
 /* As in a ResNet, also where it changes the shape; or something else reads x between the norm and
  * the sum. */
 static plume_tensor *block(struct images *s, plume_tensor *x)
@@ -117,7 +126,7 @@ static plume_tensor *turn(struct images *s, plume_tensor *x)
 
 static plume_tensor *step(struct images *s, plume_tensor *x)
 {
-    switch (below(s, 11)) {
+    switch (below(s, 12)) {
     case 0:
         return convolve(s, x, 1, PLUME_RELU);
     case 1:
@@ -136,6 +145,8 @@ static plume_tensor *step(struct images *s, plume_tensor *x)
         return add(s, x, block(s, x)); /* x has another reader */
     case 8:
         return relu(s, add(s, x, normalize(s, x, PLUME_IDENTITY)));
+    case 9:
+        return square_in_f32(s, normalize(s, square_in_f32(s, x), PLUME_IDENTITY));
     default:
         return block(s, x);
     }

@@ -27,7 +27,7 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
     size_t channels = x->shape[1];
     bool training = c->tape->want_grad;
     /* Without a cast: a host's kernel converts them. */
-    bool x_half = f->x != x || is_half(c, x);
+    bool x_half = f->x != x ? pl_dtype_is_16bit(f->x->dtype) : is_half(c, x);
     bool y_half = f->y != c->node->out ? pl_dtype_is_16bit(f->y->dtype) : is_half(c, f->y);
 
     return (struct pl_batchnorm_args){
