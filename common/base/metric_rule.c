@@ -2,7 +2,6 @@
 #include "common/base/metric_rule.h"
 #include "common/base/parse.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 /* An expression is measured by one pass without recursion. Where regcomp() reads it differently, it
@@ -191,6 +190,20 @@ static int check_size(const char *regex, struct pl_error *err)
     return 0;
 }
 
+/* True for ^([0-9]+),x and not for (x),? or (x).* or (x)(,|$): they match without a comma, too. */
+static bool has_comma_after_group(const char *regex)
+{
+    unsigned depth = 0;
+
+    for (const char *p = regex; *p;) {
+        if (*p == ')' && depth && --depth == 0)
+            return p[1] == ',' && !(p[2] && strchr("?*{", p[2]));
+        depth += *p == '(';
+        p = *p == '[' ? skip_bracket(p) : p + (*p == '\\' && p[1] ? 2 : 1);
+    }
+    return false;
+}
+
 int pl_metric_rule_init(struct pl_metric_rule *rule, const char *spec, struct pl_error *err)
 {
     size_t len = strnlen(spec, PL_METRIC_RULE_MAX + 1), name_len = strcspn(spec, "=");
@@ -210,6 +223,7 @@ int pl_metric_rule_init(struct pl_metric_rule *rule, const char *spec, struct pl
     rule->name = strndup(spec, name_len);
     if (!rule->name)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    rule->comma_after = has_comma_after_group(spec + name_len + 1);
     r = regcomp(&rule->regex, spec + name_len + 1, REG_EXTENDED);
     if (r == 0)
         return 0;

@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 
 #include <regex.h>
+#include <stdbool.h>
 
 /* Bytes of a rule, and parts of its expression with the repetitions written out: a{3}b has five,
  * one of them the repetition. */
@@ -16,7 +17,8 @@
 /* The value is group 1, or the whole match if there is no group. */
 struct pl_metric_rule {
     char *name;
-    regex_t regex; /* POSIX extended */
+    regex_t regex;    /* POSIX extended */
+    bool comma_after; /* the expression has a comma directly after group 1, as of CSV */
 };
 
 /* Compiles "NAME=REGEX". -EINVAL (form, expression), -E2BIG (limits), -ENOMEM, with the reason.

@@ -195,7 +195,7 @@ static void test_metrics_before_commas(void **state)
     struct pl_error err = {0};
 
     assert_int_equal(pl_metric_rule_init(&rules[0], "loss=loss=([0-9.]+)", &err), 0);
-    assert_int_equal(pl_metric_rule_init(&rules[1], "row=^([0-9]+),[0-9.]+$", &err), 0);
+    assert_int_equal(pl_metric_rule_init(&rules[1], "row=^[(]?\\(?(([0-9)])+),[0-9.]+$", &err), 0);
     assert_int_equal(pl_metric_rule_init(&rules[2], "acc=[0-9]+%", &err), 0);
     begin(rules, 3);
     put("loss=0,5\nloss=1,234.5\nloss=2, x\nloss=0.5,7\nloss=3,x\n10,0.5\n81%,3\n");
@@ -206,6 +206,26 @@ static void test_metrics_before_commas(void **state)
     finish();
     for (size_t i = 0; i < PL_COUNT(rules); i++)
         pl_metric_rule_finish(&rules[i]);
+}
+
+/* Whatever else a rule has after the group: only a comma that stands there is meant. */
+static void test_metrics_with_more_after_them(void **state)
+{
+    static const char *const checked[] = {".*", "[^0-9]", "(,|$)", ",?", ",*", ",{0,1}"};
+    struct pl_metric_rule rule;
+    struct pl_error err = {0};
+    char spec[64];
+
+    for (size_t i = 0; i < PL_COUNT(checked); i++) {
+        snprintf(spec, sizeof(spec), "loss=loss=([0-9.]+)%s", checked[i]);
+        assert_int_equal(pl_metric_rule_init(&rule, spec, &err), 0);
+        begin(&rule, 1);
+        put("loss=0,5\nloss=1,234.5\nloss=2, x\n");
+        pl_capture_drain(capture);
+        assert_string_equal(seen.names, "loss=2;");
+        finish();
+        pl_metric_rule_finish(&rule);
+    }
 }
 
 /* A line without an end is searched in parts of 4096 bytes, so that it takes no more memory. */
@@ -648,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_metrics_in_pieces),
         cmocka_unit_test(test_metrics_with_commas),
         cmocka_unit_test(test_metrics_before_commas),
+        cmocka_unit_test(test_metrics_with_more_after_them),
         cmocka_unit_test(test_metrics_in_a_long_line),
         cmocka_unit_test(test_metric_rule_bad),
         cmocka_unit_test(test_back_pressure),

@@ -83,13 +83,16 @@ static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
     regmatch_t m[2];
     const char *text = pl_buf_str(&c->line), *start;
     char number[64], *end;
+    bool means_comma = rule->comma_after;
     size_t len;
     double v;
 
     if (regexec(&rule->regex, text, 2, m, 0) != 0)
         return;
-    if (m[1].rm_so < 0)
+    if (m[1].rm_so < 0) {
         m[1] = m[0];
+        means_comma = false;
+    }
     len = (size_t)(m[1].rm_eo - m[1].rm_so);
     if (len == 0 || len >= sizeof(number))
         return;
@@ -99,8 +102,7 @@ static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
     v = strtod(number, &end);
     if (end == number)
         return;
-    /* A rule whose group ends before a comma that the rule has, too, as of CSV, means the comma. */
-    if ((*end || m[0].rm_eo == m[1].rm_eo) && has_comma(start, start + (end - number)))
+    if ((*end || !means_comma) && has_comma(start, start + (end - number)))
         return;
     c->ops->metric(c->ctx, rule->name, v);
 }
