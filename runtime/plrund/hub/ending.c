@@ -17,7 +17,7 @@
 #define ASK_MS 5000
 #define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
-#define SAME_SIGNAL_MS 1000 /* after Slurm's answer, for one signal to be reported by all ranks */
+#define SAME_SIGNAL_MS 1000 /* after Slurm's answer, for all ranks to report the same signal */
 #define END_EXTRA_MS 10000  /* from SIGKILL to giving up on a node */
 #define HELD_MS                                                                                    \
     1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
@@ -292,6 +292,7 @@ static void ask_slurm(struct pl_hub *hub)
         hub->answer.asked_late = all_left(hub);
     }
     hub->question = PL_SLURM_ASKED;
+    hub->ask_again = false; /* Slurm knew of the signal before it sent that */
     ask = pl_scontrol_run(hub->loop, args, ASK_MS, on_slurm_answer, hub);
     if (ask) /* else the answer has come, and perhaps a second question */
         hub->ask = ask;
@@ -334,16 +335,33 @@ static void on_decide_due(uv_timer_t *timer)
     consider(timer->data);
 }
 
+/* Until Slurm is to be asked about a signal that came after the last question; -1 = it is not. */
+static int64_t ask_again_ms(const struct pl_hub *hub)
+{
+    uint64_t due = hub->answered_ns + SAME_SIGNAL_MS * 1000000ull, now = pl_now_ns();
+
+    if (!hub->ask_again || hub->question != PL_SLURM_ANSWERED || hub->cause || hub->n_failures)
+        return -1;
+    return now < due ? (int64_t)((due - now) / 1000000) + 1 : 0;
+}
+
 /* Decides, and carries that out, until there is something to wait for. */
 static void consider(struct pl_hub *hub)
 {
     while (hub->state != PL_HUB_GATHERING && hub->state != PL_HUB_FINISHED) {
-        struct pl_evidence e = collect_evidence(hub);
-        struct pl_decision d = pl_decide(&e, pl_now_ns());
+        int64_t again_ms = ask_again_ms(hub);
+        struct pl_evidence e;
+        struct pl_decision d;
 
+        if (again_ms == 0)
+            hub->question = PL_SLURM_NOT_ASKED;
+        e = collect_evidence(hub);
+        d = pl_decide(&e, pl_now_ns());
         uv_timer_stop(&hub->decide_timer);
         switch (d.action) {
         case PL_DECIDE_WAIT:
+            if (d.wait_ms < 0) /* there is no failure */
+                d.wait_ms = again_ms;
             if (d.wait_ms >= 0)
                 uv_timer_start(&hub->decide_timer, on_decide_due, (uint64_t)d.wait_ms, 0);
             return;
@@ -383,10 +401,7 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number)
 
 void pl_hub_terminated_again(struct pl_hub *hub)
 {
-    if (hub->cause || hub->n_failures || hub->question != PL_SLURM_ANSWERED ||
-        pl_now_ns() - hub->answered_ns < SAME_SIGNAL_MS * 1000000ull)
-        return;
-    hub->question = PL_SLURM_NOT_ASKED;
+    hub->ask_again = true;
     consider(hub);
 }
 

@@ -140,6 +140,7 @@ struct pl_hub {
     unsigned n_asks;         /* tries of this question */
     uint64_t asked_ns;       /* the first of them */
     uint64_t answered_ns;    /* the last answer came */
+    bool ask_again;          /* a signal came after the last question */
     uint64_t left_ns;        /* when the last node said bye */
     json_t *cause;
     bool event_lost;     /* that has been said */
