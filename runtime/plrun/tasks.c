@@ -11,9 +11,12 @@
 #include <string.h>
 #include <sys/wait.h>
 
+static volatile sig_atomic_t got; /* a signal that ends a process; 0 = none yet */
+
 static void on_signal(int sig)
 {
-    (void)sig;
+    if (sig != SIGCONT)
+        got = sig;
 }
 
 static const int outlived[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT};
@@ -197,7 +200,8 @@ static int wait_for(unsigned n)
     return code;
 }
 
-/* Starts all tasks or none: those that began would wait for the others. */
+/* Starts all tasks or none: those that began would wait for the others. Returns 128 + N after a
+ * signal of which some have died, as it came before all existed. */
 static int start_all(const struct step *s, char *const *argv)
 {
     _cleanup_close_ int in = -EBADF, out = -EBADF;
@@ -208,10 +212,12 @@ static int start_all(const struct step *s, char *const *argv)
         return -errno;
     in = gate[0];
     out = gate[1];
-    while (r == 0 && made < s->n) {
+    while (r == 0 && !got && made < s->n) {
         r = start(s, argv, made, gate);
         made += r == 0;
     }
+    if (r == 0 && got)
+        r = 128 + got;
     for (unsigned i = 0; i < made && r == 0; i++)
         if (write(out, "", 1) < 0)
             r = -errno;
@@ -230,6 +236,7 @@ int pl_tasks_run(char *const *argv, unsigned n, unsigned nodes, struct pl_error 
     outlive_signals();
     if (r == 0)
         r = start_all(&step, argv);
-    return r < 0 ? pl_error_errno(err, r, "cannot start %u tasks of '%s'", n, argv[0])
-                 : wait_for(n);
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot start %u tasks of '%s'", n, argv[0]);
+    return r > 0 ? r : wait_for(n);
 }

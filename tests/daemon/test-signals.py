@@ -296,6 +296,40 @@ def test_nohup(step):
         equal(plrun(own, program, PLRUN, "--tasks", "1", "--", preexec_fn=ignore), (0, "lives\n"))
 
 
+def stopped_as_it_starts(step, n):
+    """A plrun --tasks that is stopped before it has made all of its n tasks, each a line in the file `ran`."""
+    for _ in range(20):
+        tasks = subprocess.Popen([PLRUN, "--tasks", str(n), "--", "sh", "-c", "echo >>ran; exec sleep 1000"],
+                                 env=step.environment(0), cwd=step.dir, stdin=subprocess.DEVNULL, start_new_session=True)
+        children = f"/proc/{tasks.pid}/task/{tasks.pid}/children"
+        wait_for("a task", lambda: open(children, encoding="ascii").read())
+        tasks.send_signal(signal.SIGSTOP)
+        wait_for("its stop", lambda: status_of(tasks.pid, "State") == "T")
+        with open(children, encoding="ascii") as f:
+            if len(f.read().split()) < n:
+                return tasks
+        os.killpg(tasks.pid, signal.SIGKILL)
+        tasks.wait()
+    raise AssertionError("it makes its tasks too fast")
+
+
+def test_signal_before_all_tasks_exist(step):
+    """Those that exist die of it: the others would wait for them up to PLUME_LAUNCH_TIMEOUT."""
+    for number in signal.SIGTERM, signal.SIGINT, signal.SIGUSR1:
+        tasks = stopped_as_it_starts(step, 500)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(step.path("ran"))
+            os.killpg(tasks.pid, number)
+            os.killpg(tasks.pid, signal.SIGCONT)
+            equal(tasks.wait(harness.LIMIT), 128 + number)
+            assert not os.path.exists(step.path("ran"))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tasks.pid, signal.SIGKILL)
+            tasks.wait()
+
+
 def status_of(pid, name):
     with open(f"/proc/{pid}/status", encoding="ascii") as f:
         return next(line.split()[1] for line in f if line.startswith(name + ":"))
