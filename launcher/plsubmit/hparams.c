@@ -117,24 +117,47 @@ add_words(const struct pl_grid *grid, char *const *words, size_t k, char ***list
     return r;
 }
 
-/* The first line of pltrain's answer, without its name. */
+/* The first line of pltrain's answer that is no warning, without its name. */
 static void first_line(const struct pl_buf *text, char *ret, size_t size)
 {
-    static const char prefix[] = "pltrain: ";
+    static const char prefix[] = "pltrain: ", warning[] = "pltrain: warning: ";
     const char *s = pl_buf_str(text);
 
+    while (strncmp(s, warning, strlen(warning)) == 0)
+        s += strcspn(s, "\n"), s += *s == '\n';
     if (strncmp(s, prefix, strlen(prefix)) == 0)
         s += strlen(prefix);
     snprintf(ret, size, "%.*s", (int)strcspn(s, "\n"), s);
+}
+
+/* Our environment without what changes the text of pltrain's messages. NULL: out of memory. The
+ * caller frees the array alone. */
+static char **plain_environment(void)
+{
+    char **list;
+    size_t n = 0;
+
+    while (environ[n])
+        n++;
+    list = calloc(n + 1, sizeof(*list));
+    n = 0;
+    for (char **p = environ; list && *p; p++)
+        if (strncmp(*p, "PLUME_LOG=", 10) != 0 && strncmp(*p, "PLUME_LOG_FORMAT=", 17) != 0)
+            list[n++] = *p;
+    return list;
 }
 
 /* module: for messages; NULL: not known. */
 static int run(char *const *list, const char *module, char **ret_warning, struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_free_ char **env = plain_environment();
     char line[PL_ERROR_TEXT_MAX];
-    int r = pl_child_run((const char *const *)list, NULL, LIMIT_MS, &child, err);
+    int r;
 
+    if (!env)
+        return -ENOMEM;
+    r = pl_child_run((const char *const *)list, env, LIMIT_MS, &child, err);
     if (r == 0 && child.status == 0)
         return 0;
     first_line(&child.err, line, sizeof(line));
