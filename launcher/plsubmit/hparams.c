@@ -221,18 +221,18 @@ static int check_lines(const struct pl_grid *grid,
     return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
 }
 
-int pl_hparams_check(const struct pl_grid *grid,
-                     char *const *argv,
-                     const char *pltrain,
-                     char **ret_warning,
-                     struct pl_error *err)
+/* As pl_hparams_check(), for plsubmit's own pltrain. */
+static int check(const struct pl_grid *grid,
+                 char *const *argv,
+                 const char *pltrain,
+                 char **ret_warning,
+                 struct pl_error *err)
 {
     _cleanup_(pl_strv_freep) char **words = NULL;
     bool more = true;
     size_t k = 0;
     int r;
 
-    *ret_warning = NULL;
     if (!argv[1] || strchr(argv[1], '{') || access(pltrain, X_OK) < 0)
         return 0;
     if (argv[1][0] == '-')
@@ -255,4 +255,30 @@ int pl_hparams_check(const struct pl_grid *grid,
             r = run(list, argv[1], ret_warning, err);
     }
     return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
+}
+
+/* False for a wrapper and another release, which may have other modules and options. */
+static bool is_own(const char *program, const char *pltrain)
+{
+    _cleanup_free_ char *file = strchr(program, '/') ? realpath(program, NULL) : NULL;
+    _cleanup_free_ char *own = realpath(pltrain, NULL);
+
+    return file && own && strcmp(file, own) == 0;
+}
+
+int pl_hparams_check(const struct pl_grid *grid,
+                     char *const *argv,
+                     const char *pltrain,
+                     char **ret_warning,
+                     struct pl_error *err)
+{
+    int r;
+
+    *ret_warning = NULL;
+    r = check(grid, argv, pltrain, ret_warning, err);
+    if ((r != -EINVAL && r != -ENOENT) || is_own(argv[0], pltrain))
+        return r;
+    *ret_warning = pl_strf("'%.200s' may take what plsubmit's own pltrain refuses: %s", argv[0],
+                           pl_error_text(err));
+    return *ret_warning ? 0 : pl_error_nomem(err);
 }

@@ -16,9 +16,10 @@ bool pl_hparams_is_module(const char *name, const char *pltrain);
  * options stand before the module, only the first 64 values of each axis are tried.
  * argv         the program with its placeholders, NULL-terminated
  * pltrain      path of the pltrain that checks; without it nothing is checked
- * ret_warning  pltrain cannot check here, for instance without a library of the module; NULL: it
- * can. The caller frees it. Returns 0, -EINVAL (err has pltrain's own text), -ENOENT (the same:
- * there is no such module, or its file is none), -ENOMEM. */
+ * ret_warning  pltrain cannot check here, for instance without a library of the module, or argv[0]
+ * is another program than the pltrain that checks, which refuses; NULL: neither. The caller frees
+ * it. Returns 0, -EINVAL (err has pltrain's own text), -ENOENT (the same: there is no such module,
+ * or its file is none), -ENOMEM. */
 int pl_hparams_check(const struct pl_grid *grid,
                      char *const *argv,
                      const char *pltrain,

@@ -122,13 +122,15 @@ static bool makes_modules(const struct pl_spec *spec)
     for (char **item = spec->lists[PL_SPEC_ENV]; item && *item; item++)
         if (strncmp(*item, name, strlen(name)) == 0)
             return true;
-    return pl_spec_sets_path(spec);
+    return spec->lists[PL_SPEC_AFTER] || spec->values[PL_SPEC_DEPENDENCY].text ||
+           pl_spec_of_sbatch(spec, "chdir") || pl_spec_sets_path(spec);
 }
 
 /* pltrain itself checks its module, options and hyper-parameters, with each value of each axis. */
 static int check_hparams(struct pl_spec *spec, const char *bin_dir, struct pl_error *err)
 {
     _cleanup_free_ char *pltrain = pl_path_join(bin_dir, "pltrain"), *warning = NULL;
+    _cleanup_free_ char *text = NULL;
     int r = pltrain ? 0 : -ENOMEM;
 
     if (r == 0 && pl_hparams_is_pltrain(spec->argv[0]))
@@ -137,6 +139,10 @@ static int check_hparams(struct pl_spec *spec, const char *bin_dir, struct pl_er
         warning = strdup(pl_error_text(err));
         r = warning ? 0 : -ENOMEM;
     }
+    if (r == -ENOENT && strstr(pl_error_text(err), "no module") &&
+        (text = strdup(pl_error_text(err))))
+        pl_error_set(err, r, "%s; if only the nodes have it, add --env PLUME_MODULE_PATH=FOLDER",
+                     text);
     if (r == 0 && warning && pl_spec_warn(spec, "%s", warning) < 0)
         r = -ENOMEM;
     return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;

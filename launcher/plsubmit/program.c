@@ -3,7 +3,9 @@
 #include "common/base/fs.h"
 #include "launcher/plsubmit/spec.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +22,26 @@ static bool ends_in(const char *name, const char *ending)
     const char *dot = strrchr(name, '.');
 
     return dot && strcmp(dot, ending) == 0;
+}
+
+/* True for a file with the name of a module's entry, as plume/module.h has it: some other shared
+ * objects can be started, as ld.so can. */
+static bool is_module(const char *path)
+{
+    static const char entry[] = "plume_module_entry";
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat st;
+    bool found;
+    void *data;
+
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size <= 0)
+        return false;
+    data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+        return false;
+    found = memmem(data, (size_t)st.st_size, entry, sizeof(entry));
+    munmap(data, (size_t)st.st_size);
+    return found;
 }
 
 /* Of a name that is not in PATH: a word that other programs have for a sub-command, or a whole
@@ -76,7 +98,8 @@ int pl_spec_find_program(
     if (!*name)
         return pl_error_set(err, -ENOENT, "the program's name is empty");
     if (strchr(name, '/')) {
-        found = pl_program_is(name) && !ends_in(name, ".so") ? strdup(name) : NULL;
+        found =
+            pl_program_is(name) && !(ends_in(name, ".so") && is_module(name)) ? strdup(name) : NULL;
     } else {
         r = pl_program_search(name, &found);
         if (r < 0)

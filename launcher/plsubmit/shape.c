@@ -51,28 +51,16 @@ static unsigned gpus(const struct pl_spec *spec, enum pl_spec_key key)
     return text(spec, key) ? pl_count_gpus(text(spec, key)) : 0;
 }
 
-/* The value of an option in the list of --sbatch; NULL: it is not there. */
-static const char *listed(const struct pl_spec *spec, const char *key)
-{
-    const char *found = NULL;
-    size_t len = strlen(key);
-
-    for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item; item++)
-        if (strncmp(*item, key, len) == 0 && (!(*item)[len] || (*item)[len] == '='))
-            found = (*item)[len] ? *item + len + 1 : "";
-    return found;
-}
-
 static unsigned listed_count(const struct pl_spec *spec, const char *key)
 {
-    const char *value = listed(spec, key);
+    const char *value = pl_spec_of_sbatch(spec, key);
 
     return value ? pl_count(value, strlen(value)) : 0;
 }
 
 static unsigned listed_gpus(const struct pl_spec *spec, const char *key)
 {
-    const char *value = listed(spec, key);
+    const char *value = pl_spec_of_sbatch(spec, key);
 
     return value ? pl_shape_count_gres(value) : 0;
 }
@@ -216,7 +204,7 @@ struct pl_shape pl_shape_of(const struct pl_spec *spec)
         s.cpus_per_rank = count(spec, PL_SPEC_CPUS_PER_GPU) * s.gpus_per_rank;
     /* Slurm's default, but a site may have one for each GPU (DefCpuPerGPU). */
     if (!s.cpus_per_rank && !s.gpus && !s.gpus_per_node && !s.gpus_per_rank &&
-        !listed(spec, "exclusive"))
+        !pl_spec_of_sbatch(spec, "exclusive"))
         s.cpus_per_rank = 1;
     return s;
 }

@@ -162,6 +162,17 @@ int pl_spec_put_sbatch(struct pl_spec *spec, const char *text)
     return 0;
 }
 
+const char *pl_spec_of_sbatch(const struct pl_spec *spec, const char *key)
+{
+    const char *found = NULL;
+    size_t len = strlen(key);
+
+    for (char **item = spec->lists[PL_SPEC_SBATCH]; item && *item; item++)
+        if (strncmp(*item, key, len) == 0 && (!(*item)[len] || (*item)[len] == '='))
+            found = (*item)[len] ? *item + len + 1 : "";
+    return found;
+}
+
 /* sbatch's option, which may be one of plsubmit's own, too. */
 static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {

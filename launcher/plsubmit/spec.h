@@ -205,6 +205,9 @@ bool pl_spec_sets_path(const struct pl_spec *spec);
 /* Adds a warning for the user. -ENOMEM. */
 int pl_spec_warn(struct pl_spec *spec, const char *fmt, ...) PL_PRINTF(2, 3);
 
+/* The value of an option of sbatch in the list of --sbatch; NULL: it is not there. */
+const char *pl_spec_of_sbatch(const struct pl_spec *spec, const char *key);
+
 /* sbatch's options of a run in run_dir, without --array; free *ret with pl_strv_free(). -ENOMEM. */
 int pl_spec_sbatch_args(const struct pl_spec *spec, const char *run_dir, char ***ret);
 
