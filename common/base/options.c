@@ -205,11 +205,12 @@ unknown(const struct pl_command *command, const char *word, size_t len, struct p
 }
 
 /* True for "--NAME" or "--NAME=VALUE" of the command: after an option that needs a value this value
- * was forgotten. */
+ * was forgotten. A word with a blank is free text, as in --comment '--time=3 variant'. */
 static bool is_option(const struct pl_command *command, const char *word)
 {
     return strcmp(word, "--help") == 0 || strcmp(word, "--version") == 0 ||
-           (strncmp(word, "--", 2) == 0 && pl_options_find(command, word));
+           (strncmp(word, "--", 2) == 0 && !word[strcspn(word, " \t\n")] &&
+            pl_options_find(command, word));
 }
 
 int pl_options_parse(const struct pl_command *command,
