@@ -61,9 +61,21 @@ int pl_change_lock(const char *dir, int *ret, struct pl_error *err)
     return 0;
 }
 
-/* -EINVAL: a word that is no TRIALS follows a sweep. 0: the word is wrong as a whole. */
-static int check_trials(const char *word, struct pl_error *err)
+bool pl_change_takes_trials(enum pl_change_kind kind)
 {
+    return kind == PL_CHANGE_RETRY || kind == PL_CHANGE_CANCEL || kind == PL_CHANGE_HOLD ||
+           kind == PL_CHANGE_RELEASE;
+}
+
+/* -EINVAL: a word that is no TRIALS follows a sweep. 0: the word is wrong as a whole. */
+static int check_trials(enum pl_change_kind kind, const char *word, struct pl_error *err)
+{
+    static const char *const all[] = {
+        [PL_CHANGE_RETRY] = "--retry takes all that failed",
+        [PL_CHANGE_CANCEL] = "--cancel takes all that have not ended",
+        [PL_CHANGE_HOLD] = "--hold takes all that wait",
+        [PL_CHANGE_RELEASE] = "--release takes all that wait",
+    };
     _cleanup_(pl_run_ref_finish) struct pl_run_ref ref = {.trial = -1};
     const char *slash = strrchr(word, '/');
     _cleanup_free_ char *sweep = slash && slash[1] ? strndup(word, (size_t)(slash - word)) : NULL;
@@ -73,13 +85,18 @@ static int check_trials(const char *word, struct pl_error *err)
         pl_run_open(ref.folder, &run, NULL) < 0)
         return 0;
     pl_run_close(run);
-    return pl_error_set(err, -EINVAL,
-                        "'%s' is not a list of trials like 3-8,10: without one --retry takes all "
-                        "that failed, and --cancel all that have not ended",
-                        slash + 1);
+    if (!pl_change_takes_trials(kind))
+        return pl_error_set(err, -EINVAL,
+                            "this change is of a whole sweep: write %.*s without '/%s'",
+                            (int)(slash - word), word, slash + 1);
+    return pl_error_set(err, -EINVAL, "'%s' is not a list of trials like 3-8,10: without one %s",
+                        slash + 1, all[kind]);
 }
 
-int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err)
+int pl_change_open(enum pl_change_kind kind,
+                   const char *word,
+                   struct pl_change *ret,
+                   struct pl_error *err)
 {
     _cleanup_(pl_change_finish) struct pl_change c = {.lock = -EBADF};
     _cleanup_(pl_run_ref_finish) struct pl_run_ref ref = {.trial = -1};
@@ -89,7 +106,7 @@ int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
     r = pl_run_index_find(sweep, &ref, err);
-    if (r == -ENOENT && !c.trials && check_trials(word, err) < 0)
+    if (r == -ENOENT && !c.trials && check_trials(kind, word, err) < 0)
         return -EINVAL;
     if (r == 0)
         r = pl_change_lock(ref.folder, &c.lock, err);

@@ -21,8 +21,14 @@ int pl_change_lock(const char *dir, int *ret, struct pl_error *err);
 /* Gives the lock up early: who only waits for the trials changes nothing. */
 void pl_change_unlock(struct pl_change *change);
 
+/* True for the changes of SWEEP[/TRIALS], false for those of a whole sweep. */
+bool pl_change_takes_trials(enum pl_change_kind kind);
+
 /* Finds the sweep as plstat does and locks its folder. -ENOENT, -EINVAL, -EBUSY, ... */
-int pl_change_open(const char *word, struct pl_change *ret, struct pl_error *err);
+int pl_change_open(enum pl_change_kind kind,
+                   const char *word,
+                   struct pl_change *ret,
+                   struct pl_error *err);
 
 /* Asks plstat for a sweep's trials: its document, a new reference. -ENOENT (no plstat),
  * -EIO. */

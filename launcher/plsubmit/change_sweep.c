@@ -228,6 +228,7 @@ static int update(struct pl_change *change, const struct pl_spec *spec, struct p
 static int check_change(const struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     bool submits = spec->change == PL_CHANGE_RETRY || spec->change == PL_CHANGE_EXTEND;
+    bool takes_trials = pl_change_takes_trials(spec->change);
 
     if (spec->change == PL_CHANGE_UPDATE && !spec->values[PL_SPEC_MAX_PARALLEL].text)
         return pl_error_set(err, -EINVAL, "option '--update' needs '--max-parallel K'");
@@ -235,8 +236,8 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
         return pl_error_set(err, -EINVAL,
                             "option '--wait' is for calls that submit trials: omit it, and follow "
                             "the sweep by plstat sweep --watch");
-    if (words[0] && !words[1] && !words[0][strspn(words[0], "0123456789,-")] && *words[0] &&
-        !strchr(spec->changed, '/'))
+    if (takes_trials && words[0] && !words[1] && !words[0][strspn(words[0], "0123456789,-")] &&
+        *words[0] && !strchr(spec->changed, '/'))
         return pl_error_set(err, -EINVAL, "for some trials of the sweep write %s/%s", spec->changed,
                             words[0]);
     if (words[0] || pl_spec_has_options(spec))
@@ -266,7 +267,7 @@ int pl_change_sweep(struct pl_spec *spec, char *const *words, const char *bin_di
 
     if (check_change(spec, words, &err) < 0)
         return pl_report_error(&err, PL_EXIT_USAGE);
-    r = pl_change_open(spec->changed, &change, &err);
+    r = pl_change_open(spec->change, spec->changed, &change, &err);
     if (r < 0)
         return pl_report_error(&err, r == -EPERM    ? PL_EXIT_FAILED
                                      : r == -ENOENT ? PL_EXIT_NOT_FOUND
