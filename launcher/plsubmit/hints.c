@@ -63,13 +63,14 @@ static bool is_of_no_script(const char *option)
 }
 
 /* The script that an interpreter is to run, if it is not there; NULL: there is none, or it is not
- * known: a set-up may change the folder. */
+ * known: a set-up or --sbatch chdir may change the folder. */
 static const char *missing_script(const struct pl_spec *spec)
 {
     char *const *arg = spec->argv + 1;
 
     if (spec->lists[PL_SPEC_SETUP] || spec->lists[PL_SPEC_LOAD] ||
-        spec->values[PL_SPEC_SNAPSHOT].text || spec->values[PL_SPEC_CONTAINER].text)
+        pl_spec_of_sbatch(spec, "chdir") || spec->values[PL_SPEC_SNAPSHOT].text ||
+        spec->values[PL_SPEC_CONTAINER].text)
         return NULL;
     while (*arg && (*arg)[0] == '-' && !is_of_no_script(*arg))
         arg++;
@@ -123,7 +124,8 @@ static int hint_output(struct pl_spec *spec)
 
     if (!slash || slash == output->text || output->origin == PL_ORIGIN_BUILTIN ||
         memchr(output->text, '%', (size_t)(slash - output->text)) ||
-        spec->values[PL_SPEC_LOCAL].text)
+        spec->values[PL_SPEC_LOCAL].text ||
+        (output->text[0] != '/' && pl_spec_of_sbatch(spec, "chdir"))) /* of that folder */
         return 0;
     folder = strndup(output->text, (size_t)(slash - output->text));
     if (!folder)
