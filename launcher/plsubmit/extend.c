@@ -144,14 +144,16 @@ int pl_extend_hints(struct pl_run *run, struct pl_spec *spec, struct pl_error *e
         for (size_t i = 0; i < grid->n_axes && r == 0; i++) {
             const struct pl_axis *axis = &grid->axes[i];
             const char *old = json_string_value(json_object_get(params, axis->name));
-            const char *new = old && !told[i] && !axis->quoted ? spelt_otherwise(axis, old) : NULL;
+            const char *new = old && !told[i] && !axis->quoted && !axis->zipped
+                                  ? spelt_otherwise(axis, old)
+                                  : NULL;
 
             if (!new)
                 continue;
             told[i] = true;
             if (pl_spec_warn(spec,
                              "--grid: axis '%s': '%.100s' is the number '%.100s', which the sweep "
-                             "has: the trials with one repeat those with the other",
+                             "has: trials with one may repeat those with the other",
                              axis->name, new, old) < 0)
                 r = pl_error_nomem(err);
         }
