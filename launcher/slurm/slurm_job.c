@@ -125,6 +125,9 @@ int pl_slurm_job_number(const char *task, int64_t *ret, struct pl_error *err)
             *ret = number;
             return 0;
         }
+    if (child.status != 0 && !child.err.len)
+        return pl_error_set(err, -EHOSTUNREACH,
+                            "squeue does not report job %s: it failed without a word", task);
     said = child.err.len ? pl_buf_str(&child.err) : "it has not begun, or has ended";
     return pl_error_set(
         err, child.err.len && !strstr(said, "Invalid job id") ? -EHOSTUNREACH : -ENOENT,
