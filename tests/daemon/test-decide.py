@@ -261,10 +261,12 @@ def plugin_exited(d, number, task, rank, status):
 
 
 def plugin_all(step, said, number):
-    """Under the plugin: all ranks end by a signal; the state and cause of the trial."""
+    """Under the plugin: all ranks end by a signal; the state and cause of the trial. The hub hears of all before it
+    asks Slurm, also where this process has to wait for a processor."""
     d, tasks, ranks = plugin_running(step, said)
-    for i in range(2):
-        plugin_exited(d, i, tasks[i], ranks[i], number)
+    with at_once(d):
+        for i in range(2):
+            plugin_exited(d, i, tasks[i], ranks[i], number)
     d.control.close()
     equal(d.wait(), 0)
     result = step.result()
