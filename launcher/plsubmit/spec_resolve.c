@@ -207,6 +207,8 @@ static int
 user_program(struct pl_spec *spec, char *const *words, const char *bin_dir, struct pl_error *err)
 {
     bool later = pl_spec_sets_path(spec);
+    bool elsewhere =
+        words[0][0] != '/' && strchr(words[0], '/') && pl_spec_of_sbatch(spec, "chdir");
     _cleanup_free_ char *program = NULL, *warning = NULL;
     int r;
 
@@ -223,7 +225,7 @@ user_program(struct pl_spec *spec, char *const *words, const char *bin_dir, stru
     else
         r = pl_python_env_program(spec, words[0], &program);
     if (r == 0 && !program)
-        r = pl_spec_find_program(words[0], later, &program, &warning, err);
+        r = pl_spec_find_program(words[0], later || elsewhere, &program, &warning, err);
     if (r == -ENOENT)
         hint_module(words[0], bin_dir, err);
     if (r < 0)
