@@ -449,6 +449,43 @@ static void test_a_plateau_counts_each_value_once(void **state)
     }
 }
 
+/* Of 10 batches, 4 and 8 have a validation; a cut has one of its own, which no schedule counts. */
+static void test_a_cut_changes_no_plateau(void **state)
+{
+    for (unsigned cut = 3; cut < 10; cut++) {
+        struct fit_run *whole = fit_new_run(), *part = fit_new_run();
+        char dir[40];
+
+        assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+        stays = false;
+        by_step = true;
+        for (int i = 0; i < 2; i++) {
+            struct fit_run *run = i ? part : whole;
+
+            run->options.limit[PLUME_TRAIN] = fit_batches(10);
+            run->options.limit[PLUME_VALIDATE] = fit_batches(2);
+            run->options.val_check = fit_batches(4);
+            run->module.configure_optimizers = watch_for_a_rise;
+            snprintf(run->hparams[0], 32, "epochs=2");
+        }
+        fit_go(whole, 1, 0);
+        fit_assert_good(whole);
+        part->options.checkpoint_dir = dir;
+        part->options.save_top_k = 0;
+        part->options.save_last = true;
+        part->options.resume = "last";
+        part->options.max_steps = cut;
+        fit_go(part, 1, 0);
+        fit_assert_good(part);
+        part->options.max_steps = UINT64_MAX;
+        fit_go(part, 1, 0);
+        fit_assert_good(part);
+        if (strcmp(part->hash, whole->hash) != 0)
+            fail_msg("a cut after %u steps changes the parameters", cut);
+        remove_folder(dir);
+    }
+}
+
 /* ---- ranks that step alone ---- */
 
 static int (*plain_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
@@ -603,6 +640,7 @@ int main(void)
         cmocka_unit_test(test_reads_are_checked),
         cmocka_unit_test(test_schedules_watch_what_is_logged),
         cmocka_unit_test(test_a_plateau_counts_each_value_once),
+        cmocka_unit_test(test_a_cut_changes_no_plateau),
         cmocka_unit_test(test_averages_are_the_mean_of_lone_ranks),
         cmocka_unit_test(test_averages_of_each_step_are_ddp),
         cmocka_unit_test(test_averages_resume),

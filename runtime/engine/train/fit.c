@@ -356,6 +356,14 @@ static bool find_new(void *ctx, const char *name, double *ret)
     return strcmp(name, "train_loss") == 0 || validates(t);
 }
 
+/* Checkpoints from here on have the values so far. What the end alone has caused, a validation off
+ * schedule and the mean loss of a part of an epoch, is not what a schedule may see later. */
+static void keep_metrics(struct pl_trainer *t)
+{
+    t->kept = t->metrics;
+    t->state.metrics = &t->kept;
+}
+
 static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err)
 {
     double loss[2] = {t->loss_sum, t->loss_weight}, values[PL_LOG_VALUES_MAX];
@@ -368,6 +376,8 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         return interrupt(t, err);
     if (r < 0)
         return r;
+    if (t->epoch_incomplete && t->off_schedule)
+        keep_metrics(t);
     if (validating)
         r = validate(t, loss, values, err);
     else
@@ -378,6 +388,8 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         return r;
     t->in_epoch = t->state.open = false;
     memcpy(t->state.loss, loss, sizeof(loss));
+    if (t->epoch_incomplete && !t->off_schedule)
+        keep_metrics(t);
     /* Over all ranks. */
     if (loss[1] > 0)
         pl_metrics_set(&t->metrics, "train_loss", loss[0] / loss[1]);

@@ -64,6 +64,8 @@ struct pl_trainer {
     double resumed_weight;        /* of the epoch's batches before the run was resumed, all ranks */
     bool in_epoch;                /* these are of the running epoch, whose end is still to come */
     bool epoch_incomplete;        /* the epoch ended before its last batch */
+    struct pl_metrics
+        kept;          /* of `metrics`, what a run that goes on from a cut has: see end_epoch() */
     bool off_schedule; /* the epoch's last validation is due only because training ends there */
     bool stopping;     /* train no further batch; all ranks agree */
     int interrupted;   /* signal number, 0 = none; all ranks agree */
