@@ -48,6 +48,7 @@ template <int ACT, class R> static __device__ __forceinline__ R activate_slope(R
         return (R)0.5 * erfc(-x * (R)0.70710678118654752440) +
                x * exp(-x * x / 2) * (R)0.39894228040143267794;
     case PL_ACT_GELU_TANH:
+        x = x < -10 ? (R)-10 : x > 10 ? (R)10 : x; /* beyond, x * x may be infinite, times 0 */
         s = sigmoid((R)1.59576912160573071176 * (x + (R)0.044715 * x * x * x));
         return s + x * s * (1 - s) * (R)1.59576912160573071176 * (1 + (R)0.134145 * x * x);
     case PL_ACT_SILU:

@@ -98,6 +98,9 @@ static struct pl_hlo_value slope_of(struct pl_hlo *h, enum pl_activation act, st
         t = pl_hlo_two(h, "multiply", x, pl_hlo_with(h, "multiply", t, 1 / sqrt(2 * M_PI)));
         return pl_hlo_two(h, "add", normal_of(h, x), t);
     case PL_ACT_GELU_TANH: /* (1 + t) / 2 + x (1 - t^2) sqrt(2/pi) (1 + 3 0.044715 x^2) / 2 */
+        /* beyond +-10 it is 0 or 1, and x^2 may be infinite */
+        x = pl_hlo_two(h, "maximum", x, pl_hlo_fill_like(h, x, -10));
+        x = pl_hlo_two(h, "minimum", x, pl_hlo_fill_like(h, x, 10));
         t = gelu_tanh_of(h, x);
         square = pl_hlo_two(h, "multiply", x, x);
         u = pl_hlo_with(h, "add", pl_hlo_with(h, "multiply", square, 3 * 0.044715), 1);
