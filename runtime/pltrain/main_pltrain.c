@@ -395,6 +395,8 @@ static int train_in(const struct pl_pltrain *p,
         r = choose_meeting_place(&module->hooks, world, err);
     if (r == 0)
         r = pl_comm_create(world, report.link.fd >= 0 ? &report.link : NULL, &comm, err);
+    if (r == 0 && comm->rank == 0)
+        pl_pltrain_warn_unmeant(p);
     if (r == 0 && !pl_env(PL_ENV_RANK) && pl_mpi_launched())
         r = pl_pltrain_started(p, comm->world.local_size, err);
     if (r == 0 && p->nodes && comm->world.n_nodes != (unsigned)p->nodes)

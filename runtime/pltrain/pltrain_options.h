@@ -96,4 +96,8 @@ int pl_pltrain_plan(struct pl_pltrain *p,
                     unsigned *ret_per_node,
                     struct pl_error *err);
 
+/* For one rank of a run: warns of what nobody means. The smallest accuracy is the best one unless
+ * the user says otherwise, as in Lightning; some options have no effect alone. */
+void pl_pltrain_warn_unmeant(const struct pl_pltrain *p);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 static int check_evaluation(const struct pl_train_options *t, struct pl_error *err)
 {
@@ -304,27 +305,30 @@ int pl_pltrain_started(const struct pl_pltrain *p, unsigned local_size, struct p
                         (long long)p->devices);
 }
 
-/* Rank 0 warns of what nobody means: the smallest accuracy is the best one unless the user says
- * otherwise, as in Lightning; a level of 16 bits without them; and srun without plrun. */
-static void warn_unmeant(const struct pl_pltrain *p, bool started)
+/* srun without plrun. Not in a shell that srun has started, and not if ranks are asked for. */
+static void warn_alone(const struct pl_pltrain *p)
+{
+    const char *task = pl_env(PL_ENV_SLURM_PROCID);
+    const char *tasks = pl_env_text(PL_ENV_SLURM_STEP_NUM_TASKS);
+
+    if (p->processes || isatty(STDIN_FILENO) || !tasks || strtoul(tasks, NULL, 10) < 2 ||
+        (task && strcmp(task, "0") != 0))
+        return;
+    pl_log_warn("train",
+                "each of the %s tasks of this step trains alone: for ranks of one run write srun "
+                "plrun -- pltrain",
+                tasks);
+}
+
+void pl_pltrain_warn_unmeant(const struct pl_pltrain *p)
 {
     const struct pl_train_options *t = &p->train;
-    const char *rank = pl_env(PL_ENV_RANK), *task = pl_env(PL_ENV_SLURM_PROCID);
-    const char *tasks = pl_env_text(PL_ENV_SLURM_STEP_NUM_TASKS);
     const struct {
         const char *name, *value;
         bool given;
     } list[] = {{"early-stop", t->stop.monitor, p->stop_mode_given},
                 {"monitor", t->monitor, p->monitor_mode_given}};
 
-    if (rank ? strcmp(rank, "0") != 0 : task && strcmp(task, "0") != 0)
-        return;
-    if (!started && tasks && strtoul(tasks, NULL, 10) > 1)
-        pl_log_warn(
-            "train",
-            "each of the %s tasks of this step trains alone: for ranks of one run write srun "
-            "plrun -- pltrain",
-            tasks);
     if (t->amp_level > 1 && t->precision != PL_PRECISION_BF16 && t->precision != PL_PRECISION_16)
         pl_log_warn("train", "--amp-level O%d has no effect without --precision 16 or bf16",
                     t->amp_level);
@@ -353,7 +357,8 @@ int pl_pltrain_plan(struct pl_pltrain *p,
 
     if (r < 0)
         return r;
-    warn_unmeant(p, started);
+    if (!started)
+        warn_alone(p);
     if (!started && !whole && p->processes && p->devices && p->devices != p->processes)
         return pl_error_set(
             err, -EINVAL,
