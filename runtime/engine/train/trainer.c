@@ -41,7 +41,7 @@ static int set_optimizers(struct pl_trainer *t, struct pl_error *err)
                                 : t->pipe.on      ? t->pipe.comm
                                                   : NULL,
                                 t->options->deterministic, err);
-    t->optimizers.graphs = t->options->graphs;
+    t->optimizers.graphs = t->options->graphs && !t->options->recompute;
     if (r == 0)
         pl_optimizers_scale(&t->optimizers, t->strategy.lr_scale);
     return r;
