@@ -182,7 +182,7 @@ static inline plume_tensor *plume_matmul(
 }
 
 /* (x - mean) / sqrt(var + eps) gamma + beta over the last dimension n; gamma, beta [n]. beta, or
- * both, may be NULL. eps 0 means 1e-5. */
+ * both, may be NULL. eps 0 means 1e-5; below 0 is refused. */
 static inline plume_tensor *plume_layernorm(
     struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, plume_tensor *beta, double eps)
 {
@@ -205,7 +205,8 @@ static inline plume_tensor *plume_log_softmax(struct plume_context *pl, plume_te
     return plume_op_call(pl, PLUME_OP_SOFTMAX, &x, 1, &args);
 }
 
-/* x / max(|x|, eps) over the last dimension, |x| its Euclidean length; eps 0 means 1e-12. */
+/* x / max(|x|, eps) over the last dimension, |x| its Euclidean length; eps 0 means 1e-12; below 0
+ * is refused. */
 static inline plume_tensor *plume_normalize(struct plume_context *pl, plume_tensor *x, double eps)
 {
     struct plume_op_args args = {{0}, {eps}};

@@ -200,8 +200,8 @@ plume_huber(struct plume_context *pl, plume_tensor *a, plume_tensor *b, double d
 }
 
 /* Mean of the binary cross-entropy of sigmoid(logits) and targets in [0, 1], in nats, [1]: of (1 -
- * t) softplus(z) + t softplus(-z), which is exact for any z. Both have one shape, or the target is
- * one number. */
+ * t) softplus(z) + t softplus(-z), which is exact for any finite z. Both have one shape, or the
+ * target is one number. */
 static inline plume_tensor *
 plume_bce_with_logits(struct plume_context *pl, plume_tensor *logits, plume_tensor *targets)
 {
@@ -261,7 +261,7 @@ plume_kl_div(struct plume_context *pl, plume_tensor *log_q, plume_tensor *p)
 }
 
 /* x / sqrt(mean of x^2 + eps) gamma, the mean over the last dimension n (arXiv 1910.07467); gamma
- * [n] or NULL; eps 0 means 1e-6. One op, as plume_layernorm(). */
+ * [n] or NULL; eps 0 means 1e-6; below 0 is refused. One op, as plume_layernorm(). */
 static inline plume_tensor *
 plume_rmsnorm(struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, double eps)
 {
@@ -273,7 +273,7 @@ plume_rmsnorm(struct plume_context *pl, plume_tensor *x, plume_tensor *gamma, do
 
 /* Normalises each of `groups` equal groups of channels of x [batch, channels, ...] by its mean and
  * variance, then gamma y + beta by channel (arXiv 1803.08494); gamma, beta [channels]; beta,
- * or both, may be NULL; eps 0 means 1e-5. `groups` divides the channels. */
+ * or both, may be NULL; eps 0 means 1e-5; below 0 is refused. `groups` divides the channels. */
 static inline plume_tensor *plume_groupnorm(struct plume_context *pl,
                                             plume_tensor *x,
                                             size_t groups,
