@@ -420,11 +420,10 @@ int main(int argc, char **argv)
         r = parse(&ps, &command, argc, argv, &done, &err);
     if (r < 0) {
         pl_term_complain(stderr, "plstat", pl_error_text(&err));
-        return exit_code(r);
-    }
-    if (done)
-        return PL_EXIT_OK;
-    if (ps.watch) {
+        r = exit_code(r);
+    } else if (done) {
+        r = PL_EXIT_OK;
+    } else if (ps.watch) {
         r = pl_plstat_watch(&ps, report);
     } else {
         r = report(&ps);

@@ -164,7 +164,7 @@ TXT
     run as_user plstat ghosts
     echo "$output"
     [[ $status == 0 && $output == *'0    0 2.0 80.0 41 62 400   1 Fake A100'* ]]
-    [[ $output == *"$PID nobody job $JOB"* && $output == *"$PID nobody $JOB alive  1.0"* ]]
+    [[ $output == *"$PID nobody job $JOB"* && $output =~ $PID\ nobody\ +$JOB\ alive\ +1\.0 ]]
     [[ $output == *'tail -f /dev/null'* ]]
     run as_user plstat ghosts --end "$pid"
     [[ $status == 4 && $output == *"$pid: not ended: "* ]]

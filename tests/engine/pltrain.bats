@@ -230,7 +230,7 @@ bits() {
     says 2 "neither a whole number of batches nor a share" --limit-train-batches 1.5 mlp
     run -0 --separate-stderr pltrain --limit-val-batches 0 --limit-test-batches 0 --epochs 1 mlp
     [[ $output != *val_* && $output != *test_* && $output != *nan* ]]
-    says 1 "'val_acc' is watched, but option '--limit-val-batches 0'" --early-stop val_acc --limit-val-batches 0 mlp
+    says 1 "'val_loss' is watched, but option '--limit-val-batches 0'" --early-stop val_loss --limit-val-batches 0 mlp
     says 1 "a share of 0.001 of the 157 batches of the training is less than one" --limit-train-batches 0.001 mlp
     says 1 "of the validation is less than one" --limit-val-batches 0.001 mlp
     run -0 --separate-stderr pltrain --early-stop val_loss --early-stop-mode max --epochs 50 mlp

@@ -51,10 +51,11 @@ static void huge(const struct pl_kernels *ref, const struct pl_kernels *got, enu
                                     1e4f, 1e13f, 1e17f, 1e20f, 1e36f, 3e38f};
     float *x = check_floats(2 * PL_COUNT(numbers), FILL_ZERO);
 
-    for (size_t i = 0; i < PL_COUNT(numbers); i++) {
-        x[2 * i] = numbers[i];
-        x[2 * i + 1] = -numbers[i];
-    }
+    for (size_t i = 0; i < PL_COUNT(numbers); i++)
+        if (check_storage() != PL_REAL_F16 || numbers[i] < 65504) { /* else it is infinite there */
+            x[2 * i] = numbers[i];
+            x[2 * i + 1] = -numbers[i];
+        }
     compare(ref, got, 2 * PL_COUNT(numbers), act, x, -1);
 }
 
