@@ -314,6 +314,44 @@ def test_plugin_all_killed_and_slurm_late(step):
           ("failed", "signal", "seen"))
 
 
+def played_killed(step, both):
+    """Two nodes under the plugin, of which one sends no goodbye: the kernel has killed its rank for memory, and it has
+    no processor. Slurm is slow; the trial's state, and the kind and confidence of its cause."""
+    step.scontrol(f"sleep 1.7; {record(state='COMPLETING')}")
+    step.nodes = 2
+    port = step.use_hub_port()
+    d = step.start(0, PLUME_PLUGIN="1")
+    task = step.keep(harness.Task(signal.SIG_DFL))
+    rank = step.keep(d.rank("starter", 0, guarded=False, pid=task.pid, capture=True))
+    node = step.hub(port, role="daemon")
+    node.send(type="join", node_id=1, node="n1", local_ntasks=1)
+    node.expect("world")
+    rank.expect("world")
+    node.send(type="started", rank=1, pid=77)
+    with at_once(d):
+        node.send(type="exited", rank=1, status=9, at_ns=1)
+        if both:
+            plugin_exited(d, 0, task, rank, signal.SIGKILL)
+    node.expect("decided")
+    node.send(type="bye")
+    if not both:
+        plugin_exited(d, 0, task, rank, signal.SIGTERM)
+    d.control.close()
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    return step.result()["state"], cause["kind"], cause["confidence"]
+
+
+def test_plugin_killed_and_no_goodbye(step):
+    """slurmstepd has not waited for so long: the job completes as its ranks have ended."""
+    equal(played_killed(step, True), ("failed", "signal", "seen"))
+
+
+def test_plugin_killed_and_one_runs(step):
+    """The job cannot complete by itself while a rank runs, however late Slurm says so."""
+    equal(played_killed(step, False), ("cancelled", "cancelled", "inferred"))
+
+
 def test_plugin_all_aborted(step):
     equal(plugin_all(step, record(state="COMPLETING"), signal.SIGABRT),
           ("failed", "signal", "seen"))

@@ -299,14 +299,17 @@ static void ask_slurm(struct pl_hub *hub)
 }
 
 /* True if srun cannot know yet that all ranks have ended: the plrun of this node waits for the hub,
- * and so does the last slurmstepd, for a while. One whose daemon is lost does not. */
-static bool end_is_held(const struct pl_hub *hub)
+ * and so does the last slurmstepd, for a while, whether its daemon has said bye or not. One whose
+ * daemon is lost does not. */
+static bool end_is_held(struct pl_hub *hub)
 {
     for (unsigned i = 0; i < hub->step->nnodes; i++)
         if (hub->nodes[i].lost)
             return false;
-    return !hub->step->plugin || !all_left(hub) ||
-           pl_now_ns() - hub->left_ns < HELD_MS * 1000000ull;
+    if (!hub->step->plugin || pl_now_ns() - hub->ended_ns < HELD_MS * 1000000ull)
+        return true;
+    return !all_left(hub) &&
+           (rank_in_state(hub, PL_RANK_RUNNING) >= 0 || rank_in_state(hub, PL_RANK_STARTING) >= 0);
 }
 
 static void on_slurm_answer(void *ctx, const char *output)
@@ -432,7 +435,6 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id)
     struct pl_hub_node *node = &hub->nodes[node_id];
 
     node->bye = node->bye_due = true;
-    hub->left_ns = pl_now_ns();
     consider(hub);
     if (hub->state != PL_HUB_FINISHED && !all_left(hub)) /* the others may run for hours */
         pl_hub_confirm_bye(hub, node_id);

@@ -204,6 +204,7 @@ static void on_exited(struct pl_hub *hub, unsigned node_id, const struct pl_msg_
         return;
     hub->node_of_rank[m->rank] = node_id;
     hub->rank_states[m->rank] = state;
+    hub->ended_ns = pl_now_ns();
     event = json_pack("{s:s, s:I, s:s, s:s}", "type", "rank", "rank", (json_int_t)m->rank, "node",
                       pl_hub_node_name(node), "state", pl_rank_state_name(state));
     pl_run_state_set_status(event, (int)m->status);

@@ -141,7 +141,7 @@ struct pl_hub {
     uint64_t asked_ns;       /* the first of them */
     uint64_t answered_ns;    /* the last answer came */
     bool ask_again;          /* a signal came after the last question */
-    uint64_t left_ns;        /* when the last node said bye */
+    uint64_t ended_ns;       /* the last end of a rank came */
     json_t *cause;
     bool event_lost;     /* that has been said */
     json_t *spare_cause; /* for a cause that there was no memory to describe */
