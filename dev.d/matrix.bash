@@ -63,7 +63,8 @@ matrix_tools() {
 }
 
 # One build folder for all features: each row builds what its option changes. The row hardened has what the same
-# compiler warns of when it optimises.
+# compiler warns of when it optimises, but for what is compiled only without a feature: yaml_tree_none.c,
+# slurm_compat_none.c and cudnn_none.c, stubs which have nothing to optimise.
 matrix_feature() {
     matrix_tools features -Doptimization=1 -Ddebug=false "${MATRIX_ON[@]}" "$@"
 }
