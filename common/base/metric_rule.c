@@ -2,6 +2,7 @@
 #include "common/base/metric_rule.h"
 #include "common/base/parse.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* An expression is measured by one pass without recursion. Where regcomp() reads it differently, it
@@ -250,4 +251,39 @@ int pl_metric_rule_check(const char *spec, struct pl_error *err)
     if (r == 0)
         pl_metric_rule_finish(&rule);
     return r;
+}
+
+/* True for "0,5" and "1,234": the comma is a decimal point or groups digits, and C reads a 0 or
+ * a 1. end: of the number that C reads.
+ */
+static bool has_comma(const char *number, const char *end)
+{
+    size_t sign = strspn(number, "+-"), digits = strspn(number + sign, "0123456789");
+
+    return digits > 0 && end == number + sign + digits && end[0] == ',' && end[1] >= '0' &&
+           end[1] <= '9';
+}
+
+bool pl_metric_rule_find(const struct pl_metric_rule *rule, const char *line, double *ret)
+{
+    regmatch_t m[2];
+    const char *start;
+    char number[64], *end;
+    bool means_comma = rule->comma_after;
+    size_t len;
+
+    if (regexec(&rule->regex, line, 2, m, 0) != 0)
+        return false;
+    if (m[1].rm_so < 0) {
+        m[1] = m[0];
+        means_comma = false;
+    }
+    len = (size_t)(m[1].rm_eo - m[1].rm_so);
+    if (len == 0 || len >= sizeof(number))
+        return false;
+    start = line + m[1].rm_so;
+    memcpy(number, start, len);
+    number[len] = '\0';
+    *ret = strtod(number, &end);
+    return end != number && ((!*end && means_comma) || !has_comma(start, start + (end - number)));
 }

@@ -29,4 +29,7 @@ void pl_metric_rule_finish(struct pl_metric_rule *rule);
 /* The same errors, and nothing kept. */
 int pl_metric_rule_check(const char *spec, struct pl_error *err);
 
+/* True if the line has a number where the rule looks; *ret is undefined else. */
+bool pl_metric_rule_find(const struct pl_metric_rule *rule, const char *line, double *ret);
+
 #endif

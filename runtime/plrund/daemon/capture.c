@@ -67,53 +67,16 @@ struct pl_capture {
 
 static void update(struct pl_capture *c);
 
-/* True for "0,5" and "1,234": the comma is a decimal point or groups digits, and C reads a 0 or
- * a 1. end: of the number that C reads.
- */
-static bool has_comma(const char *number, const char *end)
-{
-    size_t sign = strspn(number, "+-"), digits = strspn(number + sign, "0123456789");
-
-    return digits > 0 && end == number + sign + digits && end[0] == ',' && end[1] >= '0' &&
-           end[1] <= '9';
-}
-
-static void search_rule(struct pl_capture *c, const struct pl_metric_rule *rule)
-{
-    regmatch_t m[2];
-    const char *text = pl_buf_str(&c->line), *start;
-    char number[64], *end;
-    bool means_comma = rule->comma_after;
-    size_t len;
-    double v;
-
-    if (regexec(&rule->regex, text, 2, m, 0) != 0)
-        return;
-    if (m[1].rm_so < 0) {
-        m[1] = m[0];
-        means_comma = false;
-    }
-    len = (size_t)(m[1].rm_eo - m[1].rm_so);
-    if (len == 0 || len >= sizeof(number))
-        return;
-    start = text + m[1].rm_so;
-    memcpy(number, start, len);
-    number[len] = '\0';
-    v = strtod(number, &end);
-    if (end == number)
-        return;
-    if ((*end || !means_comma) && has_comma(start, start + (end - number)))
-        return;
-    c->ops->metric(c->ctx, rule->name, v);
-}
-
 /* The step first: it is that of the line's other metrics, in whatever order the rules stand. */
 static void search_line(struct pl_capture *c)
 {
+    double value;
+
     for (int others = 0; others < 2; others++)
         for (size_t i = 0; i < c->n_rules; i++)
-            if ((strcmp(c->rules[i].name, "step") != 0) == others)
-                search_rule(c, &c->rules[i]);
+            if ((strcmp(c->rules[i].name, "step") != 0) == others &&
+                pl_metric_rule_find(&c->rules[i], pl_buf_str(&c->line), &value))
+                c->ops->metric(c->ctx, c->rules[i].name, value);
 }
 
 static void search(struct pl_capture *c, const char *data, size_t len)
