@@ -80,8 +80,9 @@ def tolerances(a, b, noisy, flow=0.0):
     return 1e-11 * largest, 20 * off + 2e-5 * largest + 2e-6 * flow
 
 
-def written(g, name, out, values, grads, states, limits):
-    """The text of a graph. limits(kind, i) are the tolerances of what is expected of tensor i."""
+def written(g, name, out, values, grads, states, limits, text=text):
+    """The text of a graph. limits(kind, i) are the tolerances of what is expected of tensor i; text(t) is that of its
+    values."""
     lines = [f"graph {name}"]
     for i, t in enumerate(g.leaves):
         kind = 2 if i in g.buffers else 0 if t.dtype.is_floating_point else 1
