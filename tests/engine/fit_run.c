@@ -264,3 +264,20 @@ int fit_count(const struct fit_run *run, const char *word)
         n++;
     return n;
 }
+
+void fit_go_cut(struct fit_run *run, unsigned ranks, const char *dir, uint64_t cut)
+{
+    uint64_t end = run->options.max_steps;
+
+    run->options.checkpoint_dir = dir;
+    run->options.save_top_k = 0;
+    run->options.save_last = true;
+    run->options.resume = "last";
+    run->options.max_steps = cut;
+    fit_go(run, ranks, 0);
+    fit_assert_good(run);
+    assert_int_equal(run->step, cut);
+    run->options.max_steps = end;
+    fit_go(run, ranks, 0);
+    fit_assert_good(run);
+}

@@ -62,4 +62,8 @@ int fit_training_step(struct plume_context *pl,
                       plume_tensor **ret_loss);
 plume_tensor *fit_forward(struct plume_context *pl, const struct plume_batch *batch);
 
+/* A run that stops after `cut` steps and saves last.ckpt in dir, and then goes on from it to the
+ * end that its other options give. Both must succeed; the caller removes dir/last.ckpt. */
+void fit_go_cut(struct fit_run *run, unsigned ranks, const char *dir, uint64_t cut);
+
 #endif

@@ -37,17 +37,8 @@ static void resume_is_exact(void (*prepare)(struct fit_run *run), unsigned ranks
     prepare(part);
     fit_go(whole, ranks, 0);
     fit_assert_good(whole);
-    part->options.checkpoint_dir = dir;
-    part->options.save_top_k = 0;
-    part->options.save_last = true;
-    part->options.resume = "last";
-    part->options.max_steps = CUT;
-    fit_go(part, ranks, 0);
-    fit_assert_good(part);
-    assert_int_equal(part->step, CUT);
     part->options.max_steps = STEPS;
-    fit_go(part, ranks, 0);
-    fit_assert_good(part);
+    fit_go_cut(part, ranks, dir, CUT);
     assert_int_equal(part->step, STEPS);
     assert_string_equal(part->hash, whole->hash);
     assert_true(part->val_loss == whole->val_loss);
@@ -470,16 +461,7 @@ static void test_a_cut_changes_no_plateau(void **state)
         }
         fit_go(whole, 1, 0);
         fit_assert_good(whole);
-        part->options.checkpoint_dir = dir;
-        part->options.save_top_k = 0;
-        part->options.save_last = true;
-        part->options.resume = "last";
-        part->options.max_steps = cut;
-        fit_go(part, 1, 0);
-        fit_assert_good(part);
-        part->options.max_steps = UINT64_MAX;
-        fit_go(part, 1, 0);
-        fit_assert_good(part);
+        fit_go_cut(part, 1, dir, cut);
         if (strcmp(part->hash, whole->hash) != 0)
             fail_msg("a cut after %u steps changes the parameters", cut);
         remove_folder(dir);
