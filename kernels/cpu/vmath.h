@@ -71,8 +71,8 @@ PL_INLINE float pl_at_most(float x, float high)
     return x > high ? high : x;
 }
 
-/* Bounds of the arguments below. Beyond them the exponential is nearly 0, but not 0: a huge x times
- * it would be no small number. So x is bounded there, too, where the product is to vanish. */
+/* Bounds of the arguments below. At a bound the exponential is nearly 0, but not 0. A huge x times
+ * such a number is large. So x is bounded, too, where the product must be nearly 0. */
 #define PL_SIGMOID_MAX 87.0f
 #define PL_PHI_MAX 13.0f       /* 13^2 / 2 < 87 */
 #define PL_GELU_TANH_MAX 9.97f /* pl_gelu_tanh_inner(9.97) < 87 */

@@ -356,8 +356,9 @@ static bool find_new(void *ctx, const char *name, double *ret)
     return strcmp(name, "train_loss") == 0 || validates(t);
 }
 
-/* Checkpoints from here on have the values so far. What the end alone has caused, a validation off
- * schedule and the mean loss of a part of an epoch, is not what a schedule may see later. */
+/* Checkpoints from here on have the values that were logged so far. The end of the run alone causes
+ * a validation off schedule, and the mean loss of a part of an epoch. A run that goes on must not
+ * see these: its plateau schedules would count them. */
 static void keep_metrics(struct pl_trainer *t)
 {
     t->kept = t->metrics;

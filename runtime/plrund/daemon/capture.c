@@ -7,7 +7,6 @@
 #include "common/base/tail.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -13,7 +13,8 @@
  * (`another_way`). */
 void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way);
 
-/* What was said of a library, by its words. Zeroed memory has none. */
+/* The messages about a library that were logged, as hashes of their texts. Zeroed memory is an
+ * empty list. */
 struct pl_cuda_said {
     uint64_t hash[64];
     size_t n;
