@@ -13,11 +13,6 @@
 
 #define KILLED_MS 1000 /* a child that a file system holds outlives SIGKILL: it is left */
 
-/* Our ends of a child's pipes. */
-struct pipes {
-    int out[2], err[2], exec_error[2];
-};
-
 #define PIPES_INIT                                                                                 \
     {                                                                                              \
         {-EBADF, -EBADF}, {-EBADF, -EBADF},                                                        \
@@ -43,7 +38,7 @@ static void close_fd(int *fd)
     *fd = -EBADF;
 }
 
-static void pipes_close(struct pipes *p)
+static void pipes_close(struct pl_child_pipes *p)
 {
     for (int i = 0; i < 2; i++) {
         close_fd(&p->out[i]);
@@ -63,7 +58,7 @@ static void reset_signals(void)
 }
 
 /* In the child: fds 0 to 2, then the program. */
-static void exec_child(const struct pipes *p, const char *const *argv, char *const *env)
+static void exec_child(const struct pl_child_pipes *p, const char *const *argv, char *const *env)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC), code;
 
@@ -82,7 +77,7 @@ static void exec_child(const struct pipes *p, const char *const *argv, char *con
     _exit(127);
 }
 
-static void call_child(const struct pipes *p, int (*f)(void *ctx, int fd), void *ctx)
+static void call_child(const struct pl_child_pipes *p, int (*f)(void *ctx, int fd), void *ctx)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
@@ -121,7 +116,7 @@ struct limits {
 };
 
 static int
-collect(struct pipes *p, struct limits limits, struct pl_child *ret, struct pl_error *err)
+collect(struct pl_child_pipes *p, struct limits limits, struct pl_child *ret, struct pl_error *err)
 {
     uint64_t start = pl_now_ns(), end;
     int r = 0;
@@ -166,7 +161,7 @@ static int reap(pid_t pid, unsigned timeout_ms, int *ret_status)
 }
 
 /* The parent's part. */
-static int follow(struct pipes *p,
+static int follow(struct pl_child_pipes *p,
                   pid_t pid,
                   const char *name,
                   struct limits limits,
@@ -199,13 +194,12 @@ static int follow(struct pipes *p,
     return pl_error_errno(err, r, "cannot read what '%s' says", name);
 }
 
-static int run(const char *const *argv,
-               char *const *env,
-               struct limits limits,
-               struct pl_child *ret,
-               struct pl_error *err)
+int pl_child_start(const char *const *argv,
+                   char *const *env,
+                   struct pl_child_job *ret,
+                   struct pl_error *err)
 {
-    _cleanup_(pipes_close) struct pipes p = PIPES_INIT;
+    _cleanup_(pipes_close) struct pl_child_pipes p = PIPES_INIT;
     pid_t pid;
 
     if (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0 ||
@@ -217,7 +211,41 @@ static int run(const char *const *argv,
     if (pid == 0)
         exec_child(&p, argv, env);
     pl_trace("fork", argv[0], NULL, pid);
-    return follow(&p, pid, argv[0], limits, ret, err);
+    close_fd(&p.out[1]);
+    close_fd(&p.err[1]);
+    close_fd(&p.exec_error[1]);
+    *ret = (struct pl_child_job){.pid = pid, .name = argv[0], .pipes = p};
+    p = (struct pl_child_pipes)PIPES_INIT; /* the job's now */
+    return 0;
+}
+
+static int
+wait_job(struct pl_child_job *job, struct limits limits, struct pl_child *ret, struct pl_error *err)
+{
+    int r = follow(&job->pipes, job->pid, job->name, limits, ret, err);
+
+    pipes_close(&job->pipes);
+    return r;
+}
+
+int pl_child_wait(struct pl_child_job *job,
+                  unsigned timeout_ms,
+                  struct pl_child *ret,
+                  struct pl_error *err)
+{
+    return wait_job(job, (struct limits){.timeout_ms = timeout_ms}, ret, err);
+}
+
+static int run(const char *const *argv,
+               char *const *env,
+               struct limits limits,
+               struct pl_child *ret,
+               struct pl_error *err)
+{
+    struct pl_child_job job;
+    int r = pl_child_start(argv, env, &job, err);
+
+    return r < 0 ? r : wait_job(&job, limits, ret, err);
 }
 
 int pl_child_run(const char *const *argv,
@@ -246,7 +274,7 @@ int pl_child_call(int (*f)(void *ctx, int fd),
                   struct pl_child *ret,
                   struct pl_error *err)
 {
-    _cleanup_(pipes_close) struct pipes p = PIPES_INIT;
+    _cleanup_(pipes_close) struct pl_child_pipes p = PIPES_INIT;
     pid_t pid;
 
     if (pipe2(p.out, O_CLOEXEC) < 0)

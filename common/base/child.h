@@ -33,6 +33,27 @@ int pl_child_run(const char *const *argv,
                  struct pl_child *ret,
                  struct pl_error *err);
 
+/* A program that pl_child_start() has started. */
+struct pl_child_job {
+    pid_t pid;
+    const char *name; /* argv[0], the caller's */
+    struct pl_child_pipes {
+        int out[2], err[2], exec_error[2];
+    } pipes;
+};
+
+/* pl_child_run() in two calls, so that several programs run at the same time. Whoever starts a job
+ * waits for it, once: that ends the job, whatever it returns. The wait may return the errors of
+ * exec, too; its time begins with that call. */
+int pl_child_start(const char *const *argv,
+                   char *const *env,
+                   struct pl_child_job *ret,
+                   struct pl_error *err);
+int pl_child_wait(struct pl_child_job *job,
+                  unsigned timeout_ms,
+                  struct pl_child *ret,
+                  struct pl_error *err);
+
 /* As pl_child_run(), but where it takes longer than patience_ms, asks `go_on` once whether to wait
  * any further: a negative answer kills it and is returned, with the text that go_on set. */
 int pl_child_run_patiently(const char *const *argv,

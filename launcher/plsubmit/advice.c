@@ -22,18 +22,29 @@ static char *line_after(const char *text, const char *prefix)
     return s ? strndup(s + strlen(prefix), strcspn(s + strlen(prefix), "\n")) : NULL;
 }
 
-char *pl_advice_start(const struct pl_run *run, const struct pl_chunk *chunk)
+static bool
+ask_start(const struct pl_run *run, const struct pl_chunk *chunk, struct pl_child_job *ret)
 {
-    _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_strv_freep) char **argv = NULL, **env = NULL;
-    _cleanup_free_ char *why = NULL, *option = strdup("--test-only");
+    _cleanup_free_ char *option = strdup("--test-only");
 
     if (!option || pl_submit_env(environ, &env) < 0 ||
         pl_submit_argv(pl_run_dir(run), pl_run_sbatch_args(run), chunk, 0, NULL, &argv) < 0)
-        return NULL;
+        return false;
     free(argv[1]); /* --parsable */
     argv[1] = PL_TAKE(option);
-    if (pl_child_run((const char *const *)argv, env, ASK_MS, &child, NULL) < 0 || child.status == 0)
+    if (pl_child_start((const char *const *)argv, env, ret, NULL) < 0)
+        return false;
+    ret->name = "sbatch"; /* argv ends here */
+    return true;
+}
+
+static char *answer_start(const struct pl_run *run, struct pl_child_job *asked)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    _cleanup_free_ char *why = NULL;
+
+    if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0 || child.status == 0)
         return NULL;
     why = line_after(pl_buf_str(&child.err), "allocation failure: ");
     if (!why)
@@ -117,14 +128,20 @@ static char *other_node(const char *lines)
     return NULL;
 }
 
-char *pl_advice_folder(const char *dir, const char *folder)
+static bool ask_folder(const char *dir, struct pl_child_job *ret)
 {
     static const char *const argv[] = {"sinfo", "--noheader", "--Node", "--format=%N %o", NULL};
+
+    return local_file_system(dir) && pl_child_start(argv, NULL, ret, NULL) == 0;
+}
+
+static char *answer_folder(const char *dir, const char *folder, struct pl_child_job *asked)
+{
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     const char *type = local_file_system(dir);
     _cleanup_free_ char *node = NULL;
 
-    if (!type || pl_child_run(argv, NULL, ASK_MS, &child, NULL) < 0 || child.status != 0)
+    if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0 || child.status != 0 || !type)
         return NULL;
     node = other_node(pl_buf_str(&child.out));
     if (!node)
@@ -132,4 +149,28 @@ char *pl_advice_folder(const char *dir, const char *folder)
     return pl_strf("run folder '%s' is on a local file system (%s), and node %s is another "
                    "machine: if the nodes do not see the folder, choose another with --runs",
                    folder, type, node);
+}
+
+char *pl_advice_folder(const char *dir, const char *folder)
+{
+    struct pl_child_job asked;
+
+    return ask_folder(dir, &asked) ? answer_folder(dir, folder, &asked) : NULL;
+}
+
+/* ---- both ---- */
+
+/* A command of Slurm takes as long as sbatch: the two run at the same time. */
+void pl_advice_submitted(const struct pl_run *run,
+                         const struct pl_chunk *chunk,
+                         const char *folder,
+                         char **start,
+                         char **place)
+{
+    struct pl_child_job job_start, job_place;
+    bool asks_start = ask_start(run, chunk, &job_start);
+    bool asks_place = ask_folder(pl_run_dir(run), &job_place);
+
+    *start = asks_start ? answer_start(run, &job_start) : NULL;
+    *place = asks_place ? answer_folder(pl_run_dir(run), folder, &job_place) : NULL;
 }

@@ -5,12 +5,19 @@
 
 #include "launcher/plsubmit/submit.h"
 
-/* Asks Slurm by `sbatch --test-only` whether it can start the chunk at all. Returns the warning,
- * which the caller frees, or NULL: Slurm can, or does not answer. */
-char *pl_advice_start(const struct pl_run *run, const struct pl_chunk *chunk);
+/* Two warnings about an array that Slurm has accepted. The caller frees them; each may be NULL.
+ * run     gives the absolute folder
+ * folder  the same, as the user wrote it
+ * start   Slurm, asked by `sbatch --test-only`, cannot start the chunk now
+ * place   as pl_advice_folder() */
+void pl_advice_submitted(const struct pl_run *run,
+                         const struct pl_chunk *chunk,
+                         const char *folder,
+                         char **start,
+                         char **place);
 
 /* Returns a warning, which the caller frees, if the run folder is on a local file system and Slurm
- * has nodes on other machines; else NULL.
+ * has nodes on other machines; else NULL: it has none, or does not answer.
  * dir     absolute
  * folder  as the user wrote it */
 char *pl_advice_folder(const char *dir, const char *folder);

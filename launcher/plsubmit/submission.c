@@ -57,11 +57,11 @@ static void advise(const struct pl_run *run, const char *folder, size_t before)
     if (pl_run_n_submissions(run) == before)
         return;
     sub = pl_run_submission(run, before);
-    start = pl_advice_start(
-        run, &(struct pl_chunk){sub.first_trial, sub.n_trials, sub.tasks, sub.retry});
+    pl_advice_submitted(run,
+                        &(struct pl_chunk){sub.first_trial, sub.n_trials, sub.tasks, sub.retry},
+                        folder, &start, &place);
     if (start)
         pl_term_complain(stderr, "plsubmit: warning", start);
-    place = pl_advice_folder(pl_run_dir(run), folder);
     if (place)
         pl_term_complain(stderr, "plsubmit: warning", place);
 }

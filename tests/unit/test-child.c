@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -119,6 +120,49 @@ static int hang(void *ctx, int fd)
     return 0;
 }
 
+/* Each of two jobs waits for the other. */
+static void test_jobs_run_at_the_same_time(void **state)
+{
+    static const char script[] = "read -r line <\"$1\"; echo \"$line\"; echo there >\"$2\"";
+    static const char later[] = "echo here >\"$1\"; read -r line <\"$2\"; echo \"$line\"; exit 4";
+    char dir[] = "/tmp/test-child-XXXXXX", ping[64], pong[64];
+    const char *const first[] = {"sh", "-c", script, "sh", ping, pong, NULL};
+    const char *const second[] = {"sh", "-c", later, "sh", ping, pong, NULL};
+    _cleanup_(pl_child_finish) struct pl_child one = {0}, two = {0};
+    struct pl_child_job jobs[2];
+    struct pl_error err = {0};
+
+    assert_non_null(mkdtemp(dir));
+    snprintf(ping, sizeof(ping), "%s/ping", dir);
+    snprintf(pong, sizeof(pong), "%s/pong", dir);
+    assert_int_equal(mkfifo(ping, 0600), 0);
+    assert_int_equal(mkfifo(pong, 0600), 0);
+    assert_int_equal(pl_child_start(first, NULL, &jobs[0], &err), 0);
+    assert_int_equal(pl_child_start(second, NULL, &jobs[1], &err), 0);
+    assert_int_equal(pl_child_wait(&jobs[0], 10000, &one, &err), 0);
+    assert_int_equal(pl_child_wait(&jobs[1], 10000, &two, &err), 0);
+    assert_string_equal(pl_buf_str(&one.out), "here\n");
+    assert_string_equal(pl_buf_str(&two.out), "there\n");
+    assert_int_equal(WEXITSTATUS(one.status), 0);
+    assert_int_equal(WEXITSTATUS(two.status), 4);
+    unlink(ping);
+    unlink(pong);
+    rmdir(dir);
+}
+
+static void test_job_that_cannot_start(void **state)
+{
+    static const char *const argv[] = {"plume-no-such-program", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_child_job job;
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_child_start(argv, NULL, &job, &err), 0);
+    assert_int_equal(pl_child_wait(&job, 10000, &child, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "plume-no-such-program"));
+    assert_int_equal(waitpid(job.pid, NULL, WNOHANG), -1); /* nothing is left */
+}
+
 static void test_call(void **state)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0}, stuck = {0};
@@ -139,6 +183,8 @@ int main(void)
         cmocka_unit_test(test_run_missing),
         cmocka_unit_test(test_run_timeout),
         cmocka_unit_test(test_run_patiently),
+        cmocka_unit_test(test_jobs_run_at_the_same_time),
+        cmocka_unit_test(test_job_that_cannot_start),
         cmocka_unit_test(test_call),
         cmocka_unit_test(test_run_after_ignored_signal),
     };
