@@ -271,3 +271,28 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     done
     run ! compgen -G 'ran-*'
 }
+
+# /bin/sh is dash where echo obeys '\c', and a program chooses its command line.
+@test "the epilog and the health check log each byte of a command line, and what they cannot see" {
+    local name
+    mkdir own
+    printf '#!/bin/sh\ncat <<"TXT"\n7 evil \\c\\nfake line\\033[2J\\\\n\n8 other\nTXT\nexit 1\n' >own/plstat
+    printf '#!/bin/sh\ncat >>%s/logged\n' "$WORK" >own/logger
+    chmod 755 own/*
+    for name in epilog health-check; do
+        sed -e "s,@BINDIR@,$WORK/own," -e "s,| logger ,| $WORK/own/logger ," "$PLUME_SRC/templates/$name.in" >"$name"
+        : >logged
+        run -0 env SLURM_JOB_ID=7 SLURM_JOB_UID="$PLAIN_UID" /bin/sh "$name"
+        cat logged
+        grep -qxF '7 evil \c\nfake line\033[2J\\n' logged
+        grep -qx '8 other' logged
+    done
+    for code in 1 4 124 127; do # without a word: it has failed
+        printf '#!/bin/sh\nexit %s\n' "$code" >own/plstat
+        for name in epilog health-check; do
+            : >logged
+            run -0 env SLURM_JOB_ID=7 SLURM_JOB_UID="$PLAIN_UID" /bin/sh "$name"
+            grep -q "cannot see all .*plstat ended with $code" logged
+        done
+    done
+}
