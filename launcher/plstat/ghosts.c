@@ -14,6 +14,7 @@
     20000 /* a driver that is just loaded takes seconds; one with a lost GPU for ever              \
            */
 #define GRACE_NS 5000000000u
+#define ASK_MAX 50 /* jobs of one user that Slurm is asked for: a process may name any number */
 #define SAMPLE_MAX_BYTES ((size_t)1024 * 1024)
 
 const char *pl_ghost_state_name(enum pl_ghost_state state)
@@ -98,6 +99,11 @@ static int add_gpus(const struct pl_ghosts *ghosts, struct pl_ghost *g)
 struct find {
     struct pl_ghosts *ghosts;
     struct pl_notes *notes;
+    struct pl_error no_answer; /* Slurm gives none, and is not asked again */
+    unsigned n_silent;         /* processes that may be of an ended job and do not answer */
+    pid_t silent;              /* the first of them */
+    unsigned n_too_many;       /* processes that are not judged, because of ASK_MAX */
+    uid_t too_many;            /* the first of their users */
 };
 
 /* A program may write any number into its environment, but not choose its control group. */
@@ -130,10 +136,38 @@ static bool same_question(const struct pl_node_process *a, const struct pl_node_
            strcmp(a->slurm_conf ? a->slurm_conf : "", b->slurm_conf ? b->slurm_conf : "") == 0;
 }
 
-static void judge(struct find *f, struct pl_ghost *g)
+/* Takes the answer for another process, or asks Slurm. */
+static void judge_by_slurm(struct find *f, struct pl_ghost *g)
 {
     struct pl_error err = {0};
+    unsigned n_asked = 0;
 
+    for (size_t i = 0; i < f->ghosts->n && !g->process.in_step && g->process.job >= 0; i++) {
+        const struct pl_ghost *other = &f->ghosts->list[i];
+
+        if (same_question(&other->process, &g->process)) {
+            g->state = other->state;
+            return;
+        }
+        n_asked += other->asked && other->process.uid == g->process.uid;
+    }
+    if (n_asked >= ASK_MAX && !f->n_too_many++)
+        f->too_many = g->process.uid;
+    g->asked = !g->process.in_step && g->process.job >= 0 && n_asked < ASK_MAX;
+    if (n_asked >= ASK_MAX || (g->asked && f->no_answer.code)) {
+        g->state = PL_GHOST_UNKNOWN;
+        return;
+    }
+    g->state = ask(&g->process, &err);
+    if (g->state != PL_GHOST_UNKNOWN)
+        return;
+    pl_notes_add(f->notes, true, "job %lld: %s", (long long)g->process.job, pl_error_text(&err));
+    if (err.code == -ETIMEDOUT)
+        f->no_answer = err;
+}
+
+static void judge(struct find *f, struct pl_ghost *g)
+{
     if (f->ghosts->epilog) {
         g->state = PL_GHOST_ENDED;
         g->mine = f->ghosts->job_uid != 0;
@@ -141,20 +175,20 @@ static void judge(struct find *f, struct pl_ghost *g)
     }
     g->mine = g->process.uid == geteuid();
     /* Slurm may hide others' jobs, and then denies that there are any. */
-    if (!g->mine && geteuid() != 0 && g->process.job >= 0) {
+    if (!g->mine && geteuid() != 0 && g->process.job >= 0)
         g->state = g->process.in_step ? PL_GHOST_ALIVE : PL_GHOST_UNKNOWN;
-        return;
-    }
-    for (size_t i = 0; i < f->ghosts->n; i++)
-        if (!g->process.in_step && g->process.job >= 0 &&
-            same_question(&f->ghosts->list[i].process, &g->process)) {
-            g->state = f->ghosts->list[i].state;
-            return;
-        }
-    g->state = ask(&g->process, &err);
-    if (g->state == PL_GHOST_UNKNOWN)
-        pl_notes_add(f->notes, true, "job %lld: %s", (long long)g->process.job,
-                     pl_error_text(&err));
+    else
+        judge_by_slurm(f, g);
+}
+
+/* Counts a process that may be one of those looked for. */
+static void count_silent(struct find *f, const struct pl_node_process *p)
+{
+    bool wanted = f->ghosts->epilog ? p->uid == f->ghosts->job_uid && p->job < 0
+                                    : geteuid() == 0 || p->uid == geteuid();
+
+    if (p->silent && !p->in_step && wanted && !f->n_silent++)
+        f->silent = p->pid;
 }
 
 static int each(void *ctx, struct pl_node_process *p)
@@ -164,6 +198,7 @@ static int each(void *ctx, struct pl_node_process *p)
     struct pl_ghost g = {.process = *p}, *list;
     int r = add_gpus(ghosts, &g);
 
+    count_silent(f, p);
     if (r < 0 || (ghosts->epilog ? !left_by_job(ghosts, p) : !p->run_dir && !g.gpus)) {
         json_decref(g.gpus);
         return r;
@@ -200,6 +235,21 @@ int pl_ghosts_find(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_e
     else if (r < 0) /* most machines have no driver */
         pl_notes_add(notes, false, "no GPUs seen: %s", pl_error_text(&why));
     r = pl_node_processes_each(each, &f, err);
+    if (f.n_silent == 1)
+        pl_notes_add(
+            notes, true,
+            "process %d does not answer when its memory is read: whether it is of an ended "
+            "job is not known",
+            (int)f.silent);
+    else if (f.n_silent)
+        pl_notes_add(notes, true,
+                     "%u processes do not answer when their memory is read, or are of a user with "
+                     "three such: whether they are of an ended job is not known (the first: %d)",
+                     f.n_silent, (int)f.silent);
+    if (f.n_too_many)
+        pl_notes_add(notes, true,
+                     "user %u has processes of more than %d jobs: Slurm was not asked for %u more",
+                     (unsigned)f.too_many, ASK_MAX, f.n_too_many);
     if (r == 0 && ghosts->n)
         qsort(ghosts->list, ghosts->n, sizeof(*ghosts->list), by_pid);
     return r;

@@ -24,6 +24,7 @@ struct pl_ghost {
     bool mine;     /* the caller may end it if it is a ghost */
     json_t *gpus;  /* numbers of the GPUs that it holds; NULL: none */
     int64_t bytes; /* memory on them; -1: not known */
+    bool asked;    /* Slurm was asked because of it */
     bool end;      /* for pl_ghosts_end(), which sets result and why */
     int result;    /* 0: it has ended */
     struct pl_error why;

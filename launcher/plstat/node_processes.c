@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/base/process.h"
+#include "launcher/plstat/process_memory.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,8 +13,6 @@
 #include <time.h>
 
 #define PARENTS_MAX 64
-#define ENVIRON_MAX ((size_t)4 * 1024 * 1024)
-#define COMMAND_MAX 256
 
 void pl_node_process_finish(struct pl_node_process *p)
 {
@@ -65,44 +64,25 @@ static int64_t job_of_group(pid_t pid)
     return p && p[5] >= '0' && p[5] <= '9' ? strtoll(p + 5, NULL, 10) : -1;
 }
 
-static char *value_of(const char *environment, size_t len, const char *name)
+/* What is in the process's memory. Other errors than -ENOMEM: nobody could look. */
+static int read_memory(struct pl_node_process *p, pid_t thread, const char *name)
 {
-    size_t n = strlen(name);
+    struct pl_process_memory memory;
+    int r = pl_process_memory_read(thread, p->uid, &memory);
 
-    for (const char *p = environment; p < environment + len; p += strlen(p) + 1)
-        if (strncmp(p, name, n) == 0 && p[n] == '=')
-            return strdup(p + n + 1);
-    return NULL;
-}
-
-static void read_environment(struct pl_node_process *p, pid_t thread)
-{
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    _cleanup_free_ char *job = NULL;
-
-    if (read_file(thread, "environ", ENVIRON_MAX, &text) < 0)
-        return;
-    p->seen = true;
-    p->run_dir = value_of(pl_buf_str(&text), text.len, "PLUME_RUN_DIR");
-    p->slurm_conf = value_of(pl_buf_str(&text), text.len, "SLURM_CONF");
-    job = value_of(pl_buf_str(&text), text.len, "SLURM_JOB_ID");
-    if (p->job < 0 && job)
-        pl_parse_int(job, 1, INT64_MAX, &p->job, NULL);
-}
-
-static int read_command(struct pl_node_process *p, pid_t thread, const char *name)
-{
-    _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-
-    read_file(thread, "cmdline", COMMAND_MAX, &text);
-    text.len = PL_MIN(text.len, (size_t)COMMAND_MAX);
-    while (text.len && text.data[text.len - 1] == '\0')
-        text.len--;
-    for (size_t i = 0; i < text.len; i++)
-        if (text.data[i] == '\0')
-            text.data[i] = ' ';
-    p->command = text.len ? strndup(text.data, text.len) : pl_strf("[%s]", name);
-    return p->command ? 0 : -ENOMEM;
+    if (r < 0 && r != -ETIMEDOUT)
+        return r;
+    p->silent = r == -ETIMEDOUT;
+    p->seen = memory.seen;
+    if (p->job < 0)
+        p->job = memory.job;
+    p->command = *memory.command ? strdup(memory.command) : pl_strf("[%s]", name);
+    p->run_dir = memory.has_run_dir ? strdup(memory.run_dir) : NULL;
+    p->slurm_conf = memory.has_slurm_conf ? strdup(memory.slurm_conf) : NULL;
+    return p->command && !memory.has_run_dir == !p->run_dir &&
+                   !memory.has_slurm_conf == !p->slurm_conf
+               ? 0
+               : -ENOMEM;
 }
 
 /* True below a slurmstepd of root's, or of ours where Slurm runs as one user. */
@@ -147,9 +127,8 @@ int pl_node_process_get(pid_t pid, struct pl_node_process *ret)
     p.start = stat.start;
     p.age_s = age_of(stat.start);
     p.job = p.cgroup_job = job_of_group(pid);
-    read_environment(&p, stat.thread);
     p.in_step = descends_from_step(pid);
-    r = read_command(&p, stat.thread, stat.name);
+    r = read_memory(&p, stat.thread, stat.name);
     if (r < 0)
         pl_node_process_finish(&p);
     else
@@ -172,15 +151,19 @@ int pl_node_processes_each(int (*f)(void *ctx, struct pl_node_process *p),
         struct pl_node_process p = {0};
 
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9' ||
-            pl_parse_int(entry->d_name, 1, INT32_MAX, &pid, NULL) < 0 || pid == getpid())
+            pl_parse_int(entry->d_name, 1, INT32_MAX, &pid, NULL) < 0 || pid == getpid() ||
+            pl_process_memory_is_child((pid_t)pid))
             continue;
         r = pl_node_process_get((pid_t)pid, &p);
         if (r == 0)
             r = f(ctx, &p);
-        else if (r != -ENOMEM)
+        else if (r == -ESRCH)
             r = 0; /* it has ended meanwhile */
         pl_node_process_finish(&p);
     }
     closedir(proc);
-    return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
+    pl_process_memory_finish();
+    if (r == -ENOMEM)
+        return pl_error_nomem(err);
+    return r < 0 ? pl_error_errno(err, r, "cannot look at the node's processes") : 0;
 }

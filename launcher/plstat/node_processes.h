@@ -19,13 +19,15 @@ struct pl_node_process {
     int64_t cgroup_job; /* the same by its control group alone, which a program cannot choose */
     bool in_step;       /* descends from a slurmstepd: its job has not ended on this node */
     bool seen;          /* its environment could be read */
+    bool silent;        /* its memory does not answer: what is below, and its job, are not known */
     char *command;      /* arguments, joined; "[name]" where it has none */
     char *run_dir;      /* PLUME_RUN_DIR; NULL: none */
     char *slurm_conf;   /* SLURM_CONF; NULL: none */
 };
 void pl_node_process_finish(struct pl_node_process *p);
 
-/* Looks at one process. -ESRCH: it has ended, -ENOMEM. */
+/* Looks at one process. -ESRCH: it has ended, -ENOMEM; others: pl_process_memory_read() has failed.
+ */
 int pl_node_process_get(pid_t pid, struct pl_node_process *ret);
 
 /* Calls f for each process of the node but this one; stops at the first error of f. f may keep what

@@ -247,6 +247,66 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     [[ $status == 0 ]]
 }
 
+# is_silent FILE: whoever reads the arguments of the process in FILE waits.
+is_silent() {
+    [[ -s $1 ]] && ! timeout -s KILL 0.2 cat "/proc/$(<"$1")/cmdline" &>/dev/null
+}
+
+# As one does whose driver hangs, and as a user can make one: it holds the lock of its memory for ever.
+@test "a process whose memory does not answer hides no other, and is reported" {
+    need_root
+    local pid
+    mkdir dead
+    coproc FS { exec python3 "$PLUME_SRC/tests/fakes/dead_fs.py" "$WORK/dead" pages; }
+    # shellcheck disable=SC2153 # of coproc
+    fs_pid=$FS_PID fs_in=${FS[1]}
+    read -r -t 10 -u "${FS[0]}" || skip 'no file system in user space here'
+    cat >silent <<'PY'
+import mmap, os, sys, threading
+# One thread reads a page that does not come, by a way that holds the lock of the address space; another waits
+# for that lock to map something, and so does then whoever wants to look.
+page = mmap.mmap(os.open("dead/" + sys.argv[1], os.O_RDONLY), mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ)
+for line in open("/proc/self/maps"):
+    if line.rstrip().endswith("dead/" + sys.argv[1]):
+        place = int(line.split("-")[0], 16)
+memory = os.open("/proc/self/mem", os.O_RDONLY)
+open(sys.argv[1] + ".pid", "w").write(str(os.getpid()))
+threading.Thread(target=os.pread, args=(memory, 1, place)).start()
+while True:
+    mmap.mmap(-1, mmap.PAGESIZE)
+PY
+    pid=$(left_by_job i)
+    for i in 1 2; do
+        PLUME_RUN_DIR=$WORK as_user setsid python3 silent "$i" </dev/null &>/dev/null 3>&- {fs_in}>&- &
+        wait_for 10 is_silent "$i.pid"
+    done
+    start=$(now_ms)
+    run as_user timeout 60 plstat ghosts --check
+    echo "$output"
+    (($(now_ms) - start < 15000))
+    [[ $status == 1 && $output =~ (^|$'\n')\ *$pid\ .*\ ended\  ]]
+    [[ $output == *'2 processes do not answer when their memory is read'* ]]
+    sed -e "s,@BINDIR@,$PLUME_SRC/build,;s,| logger ,| tee $WORK/logged #," "$PLUME_SRC/templates/epilog.in" >epilog
+    run -0 env SLURM_JOB_ID=1 SLURM_JOB_UID="$PLAIN_UID" timeout 60 sh epilog
+    grep -x 'job 1: cannot see all that it left: plstat ended with 4:' logged
+    exec {fs_in}>&-
+    wait "$fs_pid"
+}
+
+@test "a user who names many jobs has root ask for fifty" {
+    need_root
+    mkdir bin
+    printf '#!/bin/sh\necho "$*" >>%s/asked\n' "$WORK" >bin/squeue
+    chmod 755 bin bin/squeue
+    for ((i = 0; i < 60; i++)); do
+        SLURM_JOB_ID=$((900000 + i)) PLUME_RUN_DIR=$WORK setpriv --reuid 65533 --clear-groups sleep 300 3>&- &
+        echo $! >"many$i.pid"
+    done
+    PATH=$WORK/bin:$PATH run plstat ghosts --check
+    [[ $status == 1 && $output == *'user 65533 has processes of more than 50 jobs: Slurm was not asked for 10 more'* ]]
+    [ "$(grep -c -- '--jobs 9000[0-9][0-9] ' asked)" = 50 ]
+}
+
 # Slurm hands them no variable of users; a site's own wrapper may.
 @test "the epilog and the health check run nothing that their environment names, and log twenty lines at most" {
     local name

@@ -3,6 +3,7 @@
 #include "common/base/process.h"
 #include "launcher/plstat/node_processes.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -121,6 +122,29 @@ static void test_hostile(void **state)
     free(big);
 }
 
+/* Root's look at the node holds these of each process. */
+static void test_long_values(void **state)
+{
+    static const char name[] = "PLUME_RUN_DIR=/";
+    const size_t size = 100000; /* Linux takes 128 KiB */
+    char *big = malloc(size);
+    char *env[] = {(char *)(uintptr_t) "SLURM_JOB_ID=4294967296", big, NULL};
+    struct pl_node_process p;
+    pid_t pid;
+
+    memset(big, 'x', size - 1);
+    memcpy(big, name, sizeof(name) - 1);
+    big[size - 1] = '\0';
+    pid = start(env);
+    assert_int_equal(pl_node_process_get(pid, &p), 0);
+    assert_int_equal(strlen(p.run_dir), PATH_MAX - 1);
+    if (p.cgroup_job < 0)
+        assert_int_equal(p.job, -1); /* Slurm has no such number */
+    pl_node_process_finish(&p);
+    stop(pid);
+    free(big);
+}
+
 static void test_gone(void **state)
 {
     char *env[] = {NULL};
@@ -177,8 +201,11 @@ static void test_each(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environment), cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_gone),        cmocka_unit_test(test_without_a_first_thread),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_long_values),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_without_a_first_thread),
         cmocka_unit_test(test_each),
     };
 

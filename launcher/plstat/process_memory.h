@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* What a process holds in its own memory: its arguments and its environment. To read them Linux
+ * takes a lock that the process may hold for ever, as one whose driver hangs does, or whose user
+ * has made a file system that does not answer. So a child of ours looks. */
+#ifndef PL_LAUNCHER_PLSTAT_PROCESS_MEMORY_H
+#define PL_LAUNCHER_PLSTAT_PROCESS_MEMORY_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define PL_PROCESS_COMMAND_MAX 256
+
+struct pl_process_memory {
+    bool seen;   /* the environment could be read */
+    int64_t job; /* SLURM_JOB_ID; -1: none */
+    /* The arguments, joined by blanks; "" where it has none. */
+    char command[PL_PROCESS_COMMAND_MAX + 1];
+    bool has_run_dir, has_slurm_conf;
+    char run_dir[PATH_MAX];    /* PLUME_RUN_DIR, no longer than a path */
+    char slurm_conf[PATH_MAX]; /* SLURM_CONF, the same */
+};
+
+/* Looks at a thread's process. uid: whose it is; after a third process of a user that does not
+ * answer, no other of that user is looked at. Returns 0 (also where it may not be read), -ETIMEDOUT
+ * (it does not answer, *ret is empty), -errno (no child can be had). Not for several threads. */
+int pl_process_memory_read(pid_t thread, uid_t uid, struct pl_process_memory *ret);
+
+/* True for a child that looks, or that has looked and cannot be ended: it has our environment. */
+bool pl_process_memory_is_child(pid_t pid);
+
+/* Ends the child. A later call starts another. */
+void pl_process_memory_finish(void);
+
+#endif
