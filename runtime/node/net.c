@@ -86,11 +86,11 @@ int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_er
     return 0;
 }
 
-int pl_port_reserve_in(
+int pl_port_reserve_own(
     uint16_t low, uint16_t high, int *ret_fd, uint16_t *ret_port, struct pl_error *err)
 {
     uint32_t n = (uint32_t)high - low + 1, first = randombytes_uniform(n);
-    int one = 1;
+    int one = 1, r;
 
     for (uint32_t i = 0; i < n; i++) {
         uint16_t port = (uint16_t)(low + (first + i) % n);
@@ -98,13 +98,17 @@ int pl_port_reserve_in(
 
         if (bound(port, false, &fd) < 0)
             continue;
-        /* Nobody else has it; from now on programs of this user may share it. */
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        /* Nobody else has it; from now on programs of this user may share it. With SO_REUSEADDR
+         * those of other users might, too (inet_csk_bind_conflict() in Linux). */
         setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+        r = port_of(fd, ret_port);
+        if (r < 0)
+            return pl_error_errno(err, r, "cannot hold a TCP port");
         *ret_fd = PL_TAKE_FD(fd);
-        *ret_port = port;
         return 0;
     }
+    if (!high)
+        return pl_error_set(err, -EADDRINUSE, "cannot hold a TCP port");
     return pl_error_set(err, -EADDRINUSE, "no free port between %u and %u", low, high);
 }
 

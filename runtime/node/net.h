@@ -17,16 +17,18 @@
 #define PL_SPARE_PORTS 4
 
 /* Binds a port and never listens on it. While the descriptor is open the kernel gives the port to
- * nobody, yet a program that sets SO_REUSEADDR or SO_REUSEPORT (PyTorch does) can bind it and
- * listen. port 0 lets the kernel choose. Measured: 0 of 80,000 kernel choices hit a held port. */
+ * nobody, yet a program that sets SO_REUSEADDR (PyTorch does) can bind it and listen, whosever it
+ * is: for ports of the ranks' programs. port 0 lets the kernel choose. Measured: 0 of 80,000 kernel
+ * choices hit a held port. */
 int pl_port_reserve(uint16_t port, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
 
-/* As pl_port_reserve(), a port of the range that nobody else holds. -EADDRINUSE. */
-int pl_port_reserve_in(
+/* The same for a port of our own programs: only pl_net_listen() of this user can take it. A port of
+ * the range that nobody else holds; 0 to 0 lets the kernel choose. -EADDRINUSE. */
+int pl_port_reserve_own(
     uint16_t low, uint16_t high, int *ret_fd, uint16_t *ret_port, struct pl_error *err);
 
 /* Listens at a numeric address, NULL = on all; port 0 lets the kernel choose. pl_net_listen() takes
- * a port that pl_port_reserve() holds, here or in another process of the user;
+ * a port that one of the above holds, here or in another process of the user;
  * pl_net_listen_alone() takes only one that nobody else has. -EADDRINUSE. */
 int pl_net_listen(const char *address, uint16_t port, int *ret_fd, struct pl_error *err);
 int pl_net_listen_alone(const char *address, uint16_t port, int *ret_fd, struct pl_error *err);

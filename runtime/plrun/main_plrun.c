@@ -360,7 +360,8 @@ static int read_env(const char *path, struct pl_error *err)
     return r;
 }
 
-/* Holds a port for the hub, which runs on this host as this user and may bind it all the same. */
+/* Holds a port for the hub, which runs on this host as this user and may bind it all the same; no
+ * other user may. */
 static int reserve_hub(struct pl_error *err)
 {
     const char *addr = pl_env(PL_ENV_SLURM_LAUNCH_NODE_IPADDR);
@@ -368,13 +369,12 @@ static int reserve_hub(struct pl_error *err)
     _cleanup_close_ int fd = -EBADF;
     struct pollfd p = {.fd = STDOUT_FILENO};
     char host[256] = "";
-    uint16_t port, low, high;
+    uint16_t port, low = 0, high = 0;
     int r = 0;
 
     if (range && (r = pl_parse_port_range(range, &low, &high, err)) < 0)
         return pl_error_wrap(err, r, "PLUME_HUB_PORTS");
-    r = range ? pl_port_reserve_in(low, high, &fd, &port, err)
-              : pl_port_reserve(0, &fd, &port, err);
+    r = pl_port_reserve_own(low, high, &fd, &port, err);
     if (r < 0)
         return r;
     r = pl_hub_bind_address(host, sizeof(host), err);

@@ -9,6 +9,8 @@
 #include <sodium.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -109,17 +111,60 @@ static void test_reserve_in_range(void **state)
     for (int i = 0; i < 20 && r < 0; i++) {
         assert_int_equal(pl_port_reserve(0, &first, &low, &err), 0);
         close(first);
-        r = pl_port_reserve_in(low, low, &first, &a, &err);
+        r = pl_port_reserve_own(low, low, &first, &a, &err);
     }
     assert_int_equal(r, 0);
     assert_int_equal(a, low);
-    assert_int_equal(pl_port_reserve_in(low, low, &second, &b, &err), -EADDRINUSE);
+    assert_int_equal(pl_port_reserve_own(low, low, &second, &b, &err), -EADDRINUSE);
     assert_non_null(strstr(err.text, "no free port"));
     assert_int_equal(pl_net_listen_alone(NULL, low, &third, &err), -EADDRINUSE);
     assert_int_equal(pl_net_listen(NULL, low, &hub, &err), 0); /* as the hub does */
-    assert_int_equal(pl_port_reserve_in(low, low, &third, &c, &err), -EADDRINUSE);
+    assert_int_equal(pl_port_reserve_own(low, low, &third, &c, &err), -EADDRINUSE);
     close(hub);
     close(first);
+}
+
+/* In another user's process: binds and listens with these options. The exit code, 0 = it can. */
+static int take_as_another(uint16_t port, bool reuse_addr, bool reuse_port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int one = 1, fd, status;
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (setresuid(65533, 65533, 65533) < 0)
+            _exit(2);
+        fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (reuse_addr)
+            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        if (reuse_port)
+            setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+        _exit(bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, 1) < 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WEXITSTATUS(status);
+}
+
+/* The hub's port, before the hub listens and after. */
+static void test_reserve_own_is_for_one_user(void **state)
+{
+    struct pl_error err = {0};
+    int held, hub;
+    uint16_t port;
+
+    if (geteuid() != 0)
+        skip();
+    assert_int_equal(pl_port_reserve_own(0, 0, &held, &port, &err), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(take_as_another(port, i & 1, i & 2), 1);
+    assert_int_equal(pl_net_listen(NULL, port, &hub, &err), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(take_as_another(port, i & 1, i & 2), 1);
+    close(hub);
+    assert_int_equal(pl_net_listen("127.0.0.1", port, &hub, &err), 0);
+    close(hub);
+    close(held);
 }
 
 static void test_interfaces(void **state)
@@ -291,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_listen_shares_only_held),
         cmocka_unit_test(test_find_free_range),
         cmocka_unit_test(test_reserve_in_range),
+        cmocka_unit_test(test_reserve_own_is_for_one_user),
         cmocka_unit_test(test_interfaces),
         cmocka_unit_test(test_connect_and_names),
         cmocka_unit_test(test_walk_is_keyed),
