@@ -225,6 +225,33 @@ TXT
     [ "$(wc -l <ran)" = 1 ]
 }
 
+# True if a job script has begun the end of its trial, or is gone.
+is_finishing() {
+    local file pid child
+    for file in script.*; do
+        pid=$(<"$file")
+        [ -d "/proc/$pid" ] || return 0
+        for child in $(<"/proc/$pid/task/$pid/children"); do
+            ! grep -qs -- --finish "/proc/$child/cmdline" || return 0
+        done
+    done
+    return 1
+}
+
+@test "a signal to the job script alone does not end its trial" {
+    local signals=(HUP USR1 USR2 ALRM) i
+    submit --local=4 --grid i=0,1,2,3 --setup 'echo $$ >script.$PLUME_TRIAL' -- \
+        bash -c '>runs.$PLUME_TRIAL; until [ -e go ]; do sleep 0.1; done'
+    for i in {0..3}; do
+        wait_for 30 test -e "runs.$i"
+        kill -"${signals[i]}" "$(<"script.$i")"
+    done
+    # bash would run its EXIT trap at once, with the status 0 of the command before.
+    ! wait_until 2 is_finishing || false
+    touch go
+    wait_for 30 sweep_is '4 done'
+}
+
 @test "what has no effect without Slurm is refused, and without Slurm --local is named" {
     for args in '--after x' '--requeue-on timeout' '-t 10' '-p main' '--sbatch hold' '--srun mpi=none' \
         '--max-parallel 2' '-d singleton' '-N 2-3' '-N 2 -n 1' '-N 2 -n 3 --gpus 3'; do
