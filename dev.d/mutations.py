@@ -22,7 +22,7 @@ MUTATIONS = [
           "if (sodium_memcmp(want, have, sizeof(want) / 2) != 0)", "protocol"),
     place("common/proto/rank/minijson.c", "((c - 0xd800) << 10) + (low - 0xdc00);",
           "((c - 0xd800) << 10) + (low - 0xdc01);", "minijson"),
-    place("common/run/cause.c", "ran_s >= limit_s)", "ran_s > limit_s + 60)", "cause"),
+    place("common/run/cause.c", "ran_s >= limit_s;", "ran_s > limit_s + 60;", "cause"),
     # launcher
     place("launcher/plsubmit/script.c", "r = *s == '\\'' ? pl_buf_adds(out, \"'\\\\''\") : pl_buf_addc(out, *s);",
           "r = pl_buf_addc(out, *s);", "script"),

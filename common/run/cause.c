@@ -197,16 +197,31 @@ static bool is_time(const char *s)
     return s && *s && strcmp(s, "None") != 0 && strcmp(s, "Unknown") != 0;
 }
 
+/* Slurm ends a job for its time with such a reason: also at the end of a reservation, or of what a
+ * QOS grants, long before TimeLimit. A job that is past that limit may run on (OverTimeLimit), and
+ * somebody may cancel it then. The limit counts only where there is no reason. */
+static bool is_out_of_time(const char *output)
+{
+    static const char *const reasons[] = {"TimeLimit", "InactiveLimit", "DeadLine"};
+    _cleanup_free_ char *reason = pl_parse_scontrol_job(output, "Reason");
+    _cleanup_free_ char *ran = pl_parse_scontrol_job(output, "RunTime");
+    _cleanup_free_ char *limit = pl_parse_scontrol_job(output, "TimeLimit");
+    uint64_t ran_s, limit_s;
+
+    for (size_t i = 0; reason && i < PL_COUNT(reasons); i++)
+        if (strcmp(reason, reasons[i]) == 0)
+            return true;
+    return !reason && ran && limit && pl_parse_slurm_time(ran, &ran_s, NULL) == 0 &&
+           pl_parse_slurm_time(limit, &limit_s, NULL) == 0 && ran_s >= limit_s;
+}
+
 enum pl_cause_kind
 pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool *ret_inferred)
 {
     _cleanup_free_ char *state = pl_parse_scontrol_job(output, "JobState");
     _cleanup_free_ char *restarts = pl_parse_scontrol_job(output, "Restarts");
     _cleanup_free_ char *preempt = pl_parse_scontrol_job(output, "PreemptTime");
-    _cleanup_free_ char *ran = pl_parse_scontrol_job(output, "RunTime");
-    _cleanup_free_ char *limit = pl_parse_scontrol_job(output, "TimeLimit");
     enum pl_cause_kind kind = state ? pl_job_state_find(state)->cause : PL_CAUSE_NONE;
-    uint64_t ran_s = 0, limit_s = UINT64_MAX;
     int64_t n;
 
     *ret_inferred = false;
@@ -216,8 +231,7 @@ pl_cause_from_slurm(const char *output, unsigned restart, bool terminated, bool 
         return kind;
     if (restarts && pl_parse_int(restarts, 0, INT32_MAX, &n, NULL) == 0 && n > (int64_t)restart)
         return PL_CAUSE_PREEMPTED; /* requeued: the next attempt follows */
-    if (ran && limit && pl_parse_slurm_time(ran, &ran_s, NULL) == 0 &&
-        pl_parse_slurm_time(limit, &limit_s, NULL) == 0 && ran_s >= limit_s)
+    if (is_out_of_time(output))
         return PL_CAUSE_TIMEOUT;
     if (kind != PL_CAUSE_NONE)
         return kind;
