@@ -252,6 +252,14 @@ is_finishing() {
     wait_for 30 sweep_is '4 done'
 }
 
+@test "a trial that saves and ends with 0 when it is cancelled is not done" {
+    submit --local -- bash -c 'trap "exit 0" TERM; >up; until [ -e go ]; do sleep 0.1; done'
+    wait_for 30 test -e up
+    plsubmit --cancel "$SWEEP"
+    wait_for 30 sweep_is '1 cancelled'
+    has_state 0 cancelled
+}
+
 @test "what has no effect without Slurm is refused, and without Slurm --local is named" {
     for args in '--after x' '--requeue-on timeout' '-t 10' '-p main' '--sbatch hold' '--srun mpi=none' \
         '--max-parallel 2' '-d singleton' '-N 2-3' '-N 2 -n 1' '-N 2 -n 3 --gpus 3'; do

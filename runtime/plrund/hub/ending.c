@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/proto/json.h"
 #include "common/proto/sealed.h"
+#include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
 #include "runtime/plrund/hub/hub_private.h"
@@ -21,6 +22,7 @@
 #define END_EXTRA_MS 10000  /* from SIGKILL to giving up on a node */
 #define HELD_MS                                                                                    \
     1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
+#define EXECUTOR_MS 90000   /* KILL_S of local_run.c, and half a minute */
 #define COME_MS 3000        /* for nodes to join that may have got a signal, too */
 #define LOOK_AGAIN_MS 1000u /* after the start limit, while a decision or Slurm is waited for */
 
@@ -312,6 +314,14 @@ static bool end_is_held(struct pl_hub *hub)
            (rank_in_state(hub, PL_RANK_RUNNING) >= 0 || rank_in_state(hub, PL_RANK_STARTING) >= 0);
 }
 
+/* Of a local run there is nobody to ask. Its executor ends a trial by SIGTERM, and kills what is
+ * left after a minute: ranks that then leave, saved and with 0, are not done. */
+static bool is_ended_by_executor(const struct pl_hub *hub)
+{
+    return hub->run && pl_run_is_local(hub->run) && hub->terminated == SIGTERM &&
+           pl_now_ns() - hub->terminated_ns < EXECUTOR_MS * 1000000ull;
+}
+
 static void on_slurm_answer(void *ctx, const char *output)
 {
     struct pl_hub *hub = ctx;
@@ -330,6 +340,8 @@ static void on_slurm_answer(void *ctx, const char *output)
     hub->answer.asked_late = asked_late;
     hub->answer.held = end_is_held(hub);
     hub->answer.final = hub->n_failures || all_left(hub);
+    if (hub->answer.silent && hub->answer.final && is_ended_by_executor(hub))
+        hub->answer.silent = false;
     consider(hub);
 }
 
@@ -397,6 +409,7 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number)
             return;
         }
     hub->terminated = signal_number;
+    hub->terminated_ns = pl_now_ns();
     if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > COME_MS)
         pl_limit_start(&hub->launch_limit, COME_MS);
     consider(hub); /* at once: Slurm may end us with the ranks, and the trial needs its result */
@@ -405,6 +418,7 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number)
 void pl_hub_terminated_again(struct pl_hub *hub)
 {
     hub->ask_again = true;
+    hub->terminated_ns = pl_now_ns();
     consider(hub);
 }
 
