@@ -25,6 +25,7 @@
 
 #define VERDICT_MS 30000    /* from the rank's end to the exit code */
 #define ORPHAN_TERM_MS 1000 /* an orphan of the rank gets SIGTERM, and after this SIGKILL */
+#define ANCESTORS_MAX 16    /* scripts between slurmstepd and us */
 
 /* ---- the program ---- */
 
@@ -136,16 +137,22 @@ static bool slurm_signals_all(void)
     return !strstr(text, "/step_") && !strstr(text, "slurmstepd");
 }
 
+/* True if the rank has got this signal, too: from Slurm, or from its terminal (Ctrl-C). */
+static bool rank_has(const struct pl_starter *s, const struct signalfd_siginfo *info)
+{
+    if (info->ssi_code == SI_KERNEL)
+        return getpgid(s->child) == getpgrp();
+    return (pid_t)info->ssi_pid == (s->stepd ? s->stepd : getppid()) && s->slurm_signals_all;
+}
+
 static void on_signals(struct pl_starter *s)
 {
     struct signalfd_siginfo info;
 
     while (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        bool from_slurm = (pid_t)info.ssi_pid == getppid();
-
         if (info.ssi_signo == SIGCHLD)
             continue;
-        if (!s->ended && !(from_slurm && s->slurm_signals_all))
+        if (!s->ended && !rank_has(s, &info))
             kill(s->child, (int)info.ssi_signo); /* not reaped yet, so it is still ours */
         pl_rank_link_signalled(&s->link, (int)info.ssi_signo, NULL);
     }
@@ -234,20 +241,24 @@ static void on_daemon_lost(struct pl_starter *s, const char *what)
     pl_process_order(-1, s->child, SIGTERM);
 }
 
-/* A descriptor of slurmstepd, if that is the parent; else -EBADF. A plrun that another program has
- * started, such as a script, may live longer than that program. */
-static int open_stepd(void)
+/* Finds slurmstepd: the parent, or that of a script which has started us. Sets s->stepd, which is 0
+ * where there is none, and a descriptor of it. */
+static void find_stepd(struct pl_starter *s)
 {
     struct pl_process_stat stat;
-    pid_t parent = getppid();
-    int fd = parent > 1 ? (int)syscall(SYS_pidfd_open, parent, 0) : -1;
+    pid_t pid = getppid();
 
-    if (fd >= 0 && pl_process_stat(parent, &stat) == 0 && strcmp(stat.name, "slurmstepd") == 0 &&
-        getppid() == parent)
-        return fd;
-    if (fd >= 0)
-        close(fd);
-    return -EBADF;
+    for (int i = 0; i < ANCESTORS_MAX && pid > 1; i++, pid = stat.parent) {
+        _cleanup_close_ int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+        if (pl_process_stat(pid, &stat) < 0)
+            return;
+        if (strcmp(stat.name, "slurmstepd") == 0) {
+            s->stepd = pid;
+            s->stepd_fd = fd >= 0 ? PL_TAKE_FD(fd) : -EBADF;
+            return;
+        }
+    }
 }
 
 /* Slurm neither ends nor counts the processes of a step whose slurmstepd was killed, and nobody
@@ -352,7 +363,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         return r;
     set_signals_default();
     s.slurm_signals_all = slurm_signals_all();
-    s.stepd_fd = open_stepd();
+    find_stepd(&s);
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
     r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */

@@ -324,24 +324,27 @@ PY
     for way in plrun plugin; do
         ranks "$way" "$way" -J "$way" -N2 -n4 -- python3 counter.py &
     done
-    wait_for 30 at_least 8 'at.*'
-    for way in plrun plugin; do
+    # A script that has started plrun outlives the signal, and passes nothing on.
+    step shell -J shell -N2 -n4 bash -c 'trap : USR1; "$@"; exit $?' bash plrun -- python3 counter.py &
+    wait_for 30 at_least 12 'at.*'
+    for way in plrun plugin shell; do
         scancel -s USR1 "$(squeue -h -n "$way" -o %A).0"
     done
-    wait_for 20 at_least 8 'count.*.1'
+    wait_for 20 at_least 12 'count.*.1'
     job=$(squeue -h -n plrun -o %A)
     # By hand, to the guard of rank 0.
     for pid in $(pids_of plrun "$(scontrol show hostnames "$(squeue -h -n plrun -o %N)" | head -1)"); do
-        tr '\0' '\n' <"/proc/$pid/environ" | grep -qx SLURM_PROCID=0 && kill -USR1 "$pid"
+        [ "$(tr '\0' '\n' <"/proc/$pid/environ" | grep -cx "SLURM_PROCID=0\|SLURM_JOB_ID=$job")" = 2 ] &&
+            kill -USR1 "$pid"
     done
     wait_for 20 test -e "count.$job.0.2"
-    gate_open 8
+    gate_open 12
     wait
     rc_is plrun 0
     rc_is plugin 0
-    checked plrun plugin
+    checked plrun plugin shell
     # Not a second time, late.
-    [ "$(compgen -G 'count.*.[0-9]' | wc -l)" = 9 ]
+    [ "$(compgen -G 'count.*.[0-9]' | wc -l)" = 13 ]
     [ ! -e "count.$job.0.3" ]
 }
 

@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: MIT
 """Ranks that outlive a signal to the step, and the few questions to Slurm that it may cost."""
 import contextlib
+import fcntl
 import os
+import pty
 import select
 import shutil
 import signal
 import subprocess
+import sys
+import termios
 
 import harness
 from harness import another_step, equal, record, running, wait_for
@@ -294,6 +298,29 @@ def test_nohup(step):
     with another_step() as own:
         program = "kill -HUP $PPID $$ $(ps -o ppid= $PPID); echo lives"
         equal(plrun(own, program, PLRUN, "--tasks", "1", "--", preexec_fn=ignore), (0, "lives\n"))
+
+
+def test_interrupted_in_a_terminal(step):
+    """Ctrl-C reaches plrun and its rank, which is in its process group: plrun does not pass it on."""
+    program = step.path("counts.py")
+    with open(program, "w", encoding="ascii") as f:
+        f.write("import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+                "open('up', 'w').close()\nsignal.sigwait([signal.SIGINT])\n"
+                "open('twice' if signal.sigtimedwait([signal.SIGINT], 1) else 'once', 'w').close()\n")
+    slurm_says(step, record())
+    master, slave = pty.openpty()
+    with subprocess.Popen([PLRUN, "--tasks", "1", "--", PLRUN, "--", sys.executable, program], env=step.environment(0),
+                          stdin=slave, stdout=slave, stderr=slave, start_new_session=True, cwd=step.dir,
+                          preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) as tasks:
+        try:
+            wait_for("the rank", lambda: os.path.exists(step.path("up")))
+            os.write(master, b"\x03")
+            tasks.wait(harness.LIMIT)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(tasks.pid, signal.SIGKILL)
+            os.close(master), os.close(slave)
+    assert os.path.exists(step.path("once"))
 
 
 def stopped_as_it_starts(step, n):

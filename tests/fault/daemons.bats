@@ -16,6 +16,7 @@ teardown_file() {
 
 setup() {
     work_dir
+    UNDER=()
 }
 
 teardown() {
@@ -26,9 +27,10 @@ teardown() {
 
 STAY=': >at.$SLURM_JOB_NAME.$RANK; exec tail -f /dev/null'
 
-# start NAME NODES: two ranks a node, which stay; sets JOB, and NODE[0...] to the nodes' names.
+# start NAME NODES: two ranks a node, which stay; sets JOB, and NODE[0...] to the nodes' names. UNDER: a
+# command that starts each plrun.
 start() {
-    step "$1" -J "$1" "-N$2" --ntasks-per-node=2 plrun -- bash -c "$STAY" &
+    step "$1" -J "$1" "-N$2" --ntasks-per-node=2 "${UNDER[@]}" plrun -- bash -c "$STAY" &
     wait_for 30 at_least $(($2 * 2)) "at.$1.*"
     JOB=$(squeue -h -n "$1" -o %A)
     mapfile -t NODE < <(scontrol show hostnames "$(squeue -h -n "$1" -o %N)")
@@ -66,19 +68,34 @@ no_runtime_on() {
     [[ -z $(pids_of plrun "$1")$(pids_of plrund "$1") ]]
 }
 
+# stepd_of PID: the slurmstepd that it descends from.
+stepd_of() {
+    local pid=$1
+    until [[ $(ps -o comm= -p "$pid") == slurmstepd ]]; do
+        read -r pid < <(ps -o ppid= -p "$pid")
+        ((pid > 1)) || return
+    done
+    echo "$pid"
+}
+
 @test "a slurmstepd that is killed takes the ranks of its node along, by plrun" {
-    start stepd 2
-    pid=$(guard "${NODE[1]}" 0)
-    tail=$(pgrep -P "$pid" -x tail)
-    kill -KILL "$(ps -o ppid= -p "$pid")"
-    # Slurm neither ends them nor tells srun.
-    wait_for 20 no_runtime_on "${NODE[1]}"
-    [ ! -e "/proc/$tail" ]
-    wait_for 20 has_ended stepd
-    [ "$(result stepd 'd["state"], d["cause"]["kind"], d["cause"]["node"]')" = "('failed', 'runtime', '${NODE[1]}')" ]
-    scancel "$JOB"
-    wait
-    ended_badly stepd
+    for name in stepd stepd-shell; do
+        # A script that has started plrun is no guard of its own.
+        UNDER=()
+        [ "$name" = stepd ] || UNDER=(bash -c '"$@"; exit $?' bash)
+        start "$name" 2
+        pid=$(guard "${NODE[1]}" 0)
+        tail=$(pgrep -P "$pid" -x tail)
+        kill -KILL "$(stepd_of "$pid")"
+        # Slurm neither ends them nor tells srun.
+        wait_for 20 no_runtime_on "${NODE[1]}"
+        [ ! -e "/proc/$tail" ]
+        wait_for 20 has_ended "$name"
+        [ "$(result "$name" 'd["state"], d["cause"]["kind"], d["cause"]["node"]')" = "('failed', 'runtime', '${NODE[1]}')" ]
+        scancel "$JOB"
+        wait
+        ended_badly "$name"
+    done
 }
 
 @test "plrun is killed: its rank dies with it, the others are ended" {
