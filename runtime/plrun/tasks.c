@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -200,8 +201,21 @@ static int wait_for(unsigned n)
     return code;
 }
 
+/* The exit code of a task that has ended before it began, as the kernel ends one for want of
+ * memory; 0: none has. */
+static int ended_early(void)
+{
+    siginfo_t info = {0};
+
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || !info.si_pid)
+        return 0;
+    pl_log_error("run", "a task ended before all tasks existed: none begins");
+    return info.si_code == CLD_EXITED ? PL_MAX(info.si_status, 1) : 128 + info.si_status;
+}
+
 /* Starts all tasks or none: those that began would wait for the others. Returns 128 + N after a
- * signal of which some have died, as it came before all existed. */
+ * signal of which some have died, as it came before all existed, and the code of a task that has
+ * died alone. */
 static int start_all(const struct step *s, char *const *argv)
 {
     _cleanup_close_ int in = -EBADF, out = -EBADF;
@@ -216,8 +230,8 @@ static int start_all(const struct step *s, char *const *argv)
         r = start(s, argv, made, gate);
         made += r == 0;
     }
-    if (r == 0 && got)
-        r = 128 + got;
+    if (r == 0)
+        r = got ? 128 + got : ended_early();
     for (unsigned i = 0; i < made && r == 0; i++)
         if (write(out, "", 1) < 0)
             r = -errno;

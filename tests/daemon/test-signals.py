@@ -357,6 +357,23 @@ def test_signal_before_all_tasks_exist(step):
             tasks.wait()
 
 
+def test_task_killed_before_all_tasks_exist(step):
+    """As by the kernel, for want of memory: the others would wait for it as long."""
+    tasks = stopped_as_it_starts(step, 500)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(step.path("ran"))
+        with open(f"/proc/{tasks.pid}/task/{tasks.pid}/children", encoding="ascii") as f:
+            os.kill(int(f.read().split()[0]), signal.SIGKILL)
+        tasks.send_signal(signal.SIGCONT)
+        equal(tasks.wait(harness.LIMIT), 128 + signal.SIGKILL)
+        assert not os.path.exists(step.path("ran"))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(tasks.pid, signal.SIGKILL)
+        tasks.wait()
+
+
 def status_of(pid, name):
     with open(f"/proc/{pid}/status", encoding="ascii") as f:
         return next(line.split()[1] for line in f if line.startswith(name + ":"))
