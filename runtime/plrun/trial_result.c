@@ -68,21 +68,34 @@ char *pl_trial_stderr_said(int64_t from)
     return text;
 }
 
+/* The text after "this attempt is " of plrund, plain or with PLUME_LOG_FORMAT=json; NULL: none. */
+static const char *find_verdict(const char *said)
+{
+    static const char *const begins[] = {"plrund: this attempt is ", "\"text\":\"this attempt is "};
+
+    for (size_t i = 0; said && i < PL_COUNT(begins); i++) {
+        const char *line = strstr(said, begins[i]);
+
+        if (line)
+            return line + strlen(begins[i]);
+    }
+    return NULL;
+}
+
 bool pl_trial_hub_said(const char *said, int code, json_t **ret_cause)
 {
-    static const char begin[] = "plrund: this attempt is ";
-    const char *line = said ? strstr(said, begin) : NULL;
+    const char *line = find_verdict(said);
     char state[16], kind[24], node[256];
     enum pl_cause_kind parsed;
     long long rank = -1;
     json_t *cause;
     int n, exit_code;
 
-    if (line && code == 0 && strncmp(line + sizeof(begin) - 1, "done\n", 5) == 0) {
+    if (line && code == 0 && (strncmp(line, "done\n", 5) == 0 || strncmp(line, "done\"", 5) == 0)) {
         *ret_cause = NULL;
         return true;
     }
-    n = line ? sscanf(line + sizeof(begin) - 1,
+    n = line ? sscanf(line,
                       "%15[a-z-], by its cause '%23[a-z]': rank %lld on %255[^,\n], exit code %d",
                       state, kind, &rank, node, &exit_code)
              : 0;

@@ -158,6 +158,24 @@ static void test_finish_hub_said_cancelled(void **state)
                  "cancelled");
 }
 
+/* The same with PLUME_LOG_FORMAT=json. */
+static void test_finish_hub_said_done_as_json(void **state)
+{
+    (void)state;
+    finish_after("{\"time\":1.000000,\"program\":\"plrund\",\"level\":\"error\",\"subsys\":\"run\","
+                 "\"pid\":7,\"text\":\"this attempt is done\"}\n",
+                 0, 0, "done", NULL);
+}
+
+static void test_finish_hub_said_failed_as_json(void **state)
+{
+    (void)state;
+    finish_after("{\"time\":1.000000,\"program\":\"plrund\",\"level\":\"error\",\"subsys\":\"run\","
+                 "\"pid\":7,\"text\":\"this attempt is failed, by its cause 'exit': rank 3 on n7, "
+                 "exit code 9\"}\n",
+                 9, 9, "failed", "exit");
+}
+
 /* Such words of a program do not change what srun says. */
 static void test_finish_said_against_the_code(void **state)
 {
@@ -455,6 +473,8 @@ int main(void)
         IN_RUN(test_finish_waits_for_a_hub_that_listens),
         IN_RUN(test_finish_hub_said_done),
         IN_RUN(test_finish_hub_said_failed),
+        IN_RUN(test_finish_hub_said_done_as_json),
+        IN_RUN(test_finish_hub_said_failed_as_json),
         IN_RUN(test_finish_hub_said_cancelled),
         IN_RUN(test_finish_said_against_the_code),
         IN_RUN(test_finish_cancels_no_retry),
