@@ -27,6 +27,24 @@ void pl_child_finish(struct pl_child *child)
     pl_buf_finish(&child->err);
 }
 
+int pl_child_said(const struct pl_child *child, const char **ret)
+{
+    static const char warning[] = ": warning: ";
+    const char *first = pl_buf_str(&child->err), *line = first;
+    size_t len = strcspn(line, "\n");
+
+    while (line[len] && memmem(line, len, warning, strlen(warning))) {
+        line += len + 1;
+        len = strcspn(line, "\n");
+    }
+    if (!*line || memmem(line, len, warning, strlen(warning))) {
+        line = first;
+        len = strcspn(line, "\n");
+    }
+    *ret = line;
+    return (int)len;
+}
+
 void pl_child_init(void)
 {
     signal(SIGCHLD, SIG_DFL);

@@ -17,6 +17,10 @@ struct pl_child {
 
 void pl_child_finish(struct pl_child *child);
 
+/* The first line of its stderr that is no warning, as "plstat: warning: ..."; the first one if all
+ * are. "" if there is none. Returns its length, without the newline. */
+int pl_child_said(const struct pl_child *child, const char **ret);
+
 /* Gives SIGCHLD its default action back. A caller that ignores it, as some daemons do, passes that
  * on: then the kernel takes the ends of our children, and their exit codes with them. A program
  * that waits for children calls this first. */

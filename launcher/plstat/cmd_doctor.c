@@ -371,7 +371,7 @@ static void look_at_nodes(struct doctor *d)
     const json_t *node;
     char token[64];
     size_t i, n;
-    int r;
+    int len, r;
 
     if (make_token(&path, token, sizeof(token), &err) < 0)
         add(d, "wrong", "cannot write to the folder of runs: %s", err.text);
@@ -386,11 +386,12 @@ static void look_at_nodes(struct doctor *d)
     }
     if (read_nodes(d, pl_buf_str(&child.out)) < 0)
         return;
-    said = pl_buf_str(&child.err);
+    len = pl_child_said(&child, &said);
+    said = len ? said : "srun failed";
     n = json_array_size(d->nodes);
     if (n == 0 || child.status != 0) {
-        add(d, "wrong", "cannot look at %snodes: %.*s", n ? "all " : "", (int)strcspn(said, "\n"),
-            *said ? said : "srun failed");
+        add(d, "wrong", "cannot look at %snodes: %.*s", n ? "all " : "",
+            len ? len : (int)strlen(said), said);
         if (n == 0)
             return;
     } else if ((int64_t)n < d->asked) {

@@ -428,18 +428,18 @@ static int report_job(struct pl_plstat *ps, struct pl_error *err)
     const char *said;
     size_t i;
     unsigned n = 0;
-    int r = nodes && answers ? run_on_nodes(ps, &child, &n, err) : -ENOMEM;
+    int len, r = nodes && answers ? run_on_nodes(ps, &child, &n, err) : -ENOMEM;
 
     if (r == 0)
         r = pl_node_answers(pl_buf_str(&child.out), answers);
     json_array_foreach (answers, i, doc)
         r = r < 0 ? r : add_answer(ps, nodes, doc);
-    said = pl_buf_str(&child.err);
+    len = pl_child_said(&child, &said);
     if (r == 0 && json_array_size(nodes) == 0)
         r = pl_error_set(err, -EHOSTUNREACH, "cannot look at the nodes of job %s: %.*s",
-                         ps->ghosts.job, (int)strcspn(said, "\n"), said);
-    if (r == 0 && child.status != 0 && *said)
-        pl_notes_add(&ps->notes, true, "%.*s", (int)strcspn(said, "\n"), said);
+                         ps->ghosts.job, len, said);
+    if (r == 0 && child.status != 0 && len)
+        pl_notes_add(&ps->notes, true, "%.*s", len, said);
     if (r == 0 && json_array_size(nodes) < n)
         pl_notes_add(&ps->notes, true, "%zu of %u nodes gave an answer that can be read",
                      json_array_size(nodes), n);

@@ -134,7 +134,7 @@ int pl_change_ask(const char *bin_dir, const char *dir, json_t **ret, struct pl_
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(json_decrefp) json_t *doc = NULL;
     _cleanup_free_ char *plstat = pl_path_join(bin_dir, "plstat");
-    const char *argv[] = {plstat, "--json", "sweep", dir, NULL};
+    const char *argv[] = {plstat, "--json", "sweep", dir, NULL}, *said;
     int r;
 
     if (!plstat)
@@ -144,9 +144,11 @@ int pl_change_ask(const char *bin_dir, const char *dir, json_t **ret, struct pl_
     if (r < 0)
         return pl_error_wrap(err, r, "cannot ask plstat for the trials");
     if (pl_json_parse(pl_buf_str(&child.out), child.out.len, STATES_MAX, &doc, NULL) < 0 ||
-        !json_is_array(json_object_get(doc, "trials")))
-        return pl_error_set(err, -EIO, "plstat does not report the trials: %.*s",
-                            (int)strcspn(pl_buf_str(&child.err), "\n"), pl_buf_str(&child.err));
+        !json_is_array(json_object_get(doc, "trials"))) {
+        int len = pl_child_said(&child, &said);
+
+        return pl_error_set(err, -EIO, "plstat does not report the trials: %.*s", len, said);
+    }
     *ret = PL_TAKE(doc);
     return 0;
 }

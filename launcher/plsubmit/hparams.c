@@ -118,13 +118,12 @@ add_words(const struct pl_grid *grid, char *const *words, size_t k, char ***list
 }
 
 /* The first line of pltrain's answer that is no warning, without its name. */
-static void first_line(const struct pl_buf *text, char *ret, size_t size)
+static void first_line(const struct pl_child *child, char *ret, size_t size)
 {
-    static const char prefix[] = "pltrain: ", warning[] = "pltrain: warning: ";
-    const char *s = pl_buf_str(text);
+    static const char prefix[] = "pltrain: ";
+    const char *s;
 
-    while (strncmp(s, warning, strlen(warning)) == 0)
-        s += strcspn(s, "\n"), s += *s == '\n';
+    pl_child_said(child, &s);
     if (strncmp(s, prefix, strlen(prefix)) == 0)
         s += strlen(prefix);
     snprintf(ret, size, "%.*s", (int)strcspn(s, "\n"), s);
@@ -160,7 +159,7 @@ static int run(char *const *list, const char *module, char **ret_warning, struct
     r = pl_child_run((const char *const *)list, env, LIMIT_MS, &child, err);
     if (r == 0 && child.status == 0)
         return 0;
-    first_line(&child.err, line, sizeof(line));
+    first_line(&child, line, sizeof(line));
     if (r == 0 && WIFEXITED(child.status) && WEXITSTATUS(child.status) == PL_EXIT_NOT_FOUND)
         return pl_error_set(err, -ENOENT, "pltrain: %s", line);
     if (r == 0 && WIFEXITED(child.status) && WEXITSTATUS(child.status) == PL_EXIT_USAGE)

@@ -39,6 +39,33 @@ static void test_run_after_ignored_signal(void **state)
     assert_int_equal(WEXITSTATUS(child.status), 3);
 }
 
+static void test_said(void **state)
+{
+    static const struct {
+        const char *text, *line;
+    } cases[] = {
+        {"", ""},
+        {"plstat: no run\n", "plstat: no run"},
+        {"plstat: warning: PLUME_LOG is 'x'\nplstat: no run\nmore\n", "plstat: no run"},
+        {"0: plstat: warning: a\n0: plstat: warning: b\n0: no", "0: no"},
+        {"srun: warning: a\nsrun: warning: b\n", "srun: warning: a"},
+        {"srun: warning: a", "srun: warning: a"},
+        {"no\nplstat: warning: a\n", "no"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        _cleanup_(pl_child_finish) struct pl_child child = {0};
+        _cleanup_free_ char *line = NULL;
+        const char *said;
+        int len;
+
+        assert_int_equal(pl_buf_adds(&child.err, cases[i].text), 0);
+        len = pl_child_said(&child, &said);
+        line = strndup(said, (size_t)len);
+        assert_string_equal(line, cases[i].line);
+    }
+}
+
 static void test_run_big_output(void **state)
 {
     static const char *const argv[] = {"head", "-c", "3000000", "/dev/zero", NULL};
@@ -179,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_run_captures),
+        cmocka_unit_test(test_said),
         cmocka_unit_test(test_run_big_output),
         cmocka_unit_test(test_run_missing),
         cmocka_unit_test(test_run_timeout),
