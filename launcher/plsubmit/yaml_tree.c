@@ -154,6 +154,22 @@ static int add_item(struct reader *r,
     return read_node(r, event, depth, item);
 }
 
+/* -EINVAL: in braces a comma has ended "range(1,3,3)", whose last words look like keys. */
+static int check_closed(const struct reader *r, const struct pl_yaml *map)
+{
+    for (size_t i = 0; i < map->n_items; i++) {
+        const struct pl_yaml *item = &map->items[i];
+
+        if (item->kind == PL_YAML_SCALAR && item->plain && strchr(item->text, '(') &&
+            !strchr(item->text, ')'))
+            return pl_yaml_error(r->path, item->place, r->err,
+                                 "%.100s: '%.200s' has no ')': within {} a comma ends it: write "
+                                 "'NAME: VALUE' in a line of its own",
+                                 item->key, item->text);
+    }
+    return 0;
+}
+
 static int check_key(const struct reader *r,
                      const struct pl_yaml *map,
                      const char *key,
@@ -164,9 +180,11 @@ static int check_key(const struct reader *r,
                              PL_YAML_KEYS_MAX);
     for (size_t i = 0; i < map->n_items; i++)
         if (strcmp(map->items[i].key, key) == 0)
-            return pl_yaml_error(r->path, place, r->err,
-                                 "'%.100s' is given twice, first in line %u", key,
-                                 map->items[i].key_place.line);
+            return check_closed(r, map) < 0
+                       ? -EINVAL
+                       : pl_yaml_error(r->path, place, r->err,
+                                       "'%.100s' is given twice, first in line %u", key,
+                                       map->items[i].key_place.line);
     return 0;
 }
 
