@@ -148,13 +148,28 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t desc)
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* True if the graph begins with a convolution of 16 channels. */
+static bool has_squares(const struct attribute *ops)
+{
+    static const int inputs[] = {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X};
+    const struct desc *op = *(struct desc *const *)ops->bytes;
+
+    for (size_t i = 0; i < PL_COUNT(inputs); i++)
+        if (find(op, inputs[i]))
+            return number(child(op, inputs[i], 0), CUDNN_ATTR_TENSOR_DIMENSIONS, 1) == 16;
+    return false;
+}
+
 static void give_configs(const struct desc *d, int64_t asked, int64_t *n, struct desc **to)
 {
     struct desc *graph = child(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, 0);
     const struct attribute *ops =
         need(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0);
 
-    *n = fake_dnn.no_fusion && ops->n > 1 ? 0 : (int64_t)fake_dnn.engines;
+    *n = (int64_t)fake_dnn.engines;
+    if ((fake_dnn.no_fusion && ops->n > 1) || (fake_dnn.no_squares && has_squares(ops)))
+        *n = 0;
     fake_dnn.asked += asked == 0;
     for (int64_t i = 0; i < PL_MIN(*n, asked); i++) {
         to[i]->graph = graph;

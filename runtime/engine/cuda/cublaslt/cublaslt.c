@@ -189,7 +189,8 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
              epilogues[key->epilogue], key->trans_b ? "T " : "", (unsigned long long)key->n,
              (unsigned long long)key->k, key->trans_a ? "T " : "", (unsigned long long)key->k,
              (unsigned long long)key->m, (unsigned long long)key->batch);
-    pl_cuda_refused("cublasLt", text, why, key->epilogue != PL_CUBLASLT_PLAIN);
+    pl_cuda_refused("cublasLt", text, why,
+                    key->epilogue != PL_CUBLASLT_PLAIN ? "in one pass" : NULL);
 }
 
 static cublasStatus_t multiply(struct pl_cublaslt *lt,

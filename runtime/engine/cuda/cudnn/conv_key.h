@@ -36,8 +36,9 @@ struct pl_conv_key {
     uint8_t tf32;                      /* f32 may be rounded to tf32 */
     uint8_t align_x, align_w, align_y; /* exponents of bytes, at most 8 */
     uint8_t align_b;
-    uint8_t last; /* channels are last */
-    uint8_t zero[5];
+    uint8_t last;    /* channels are last */
+    uint8_t squares; /* of 2 x 2 elements: x and w are in scratch memory (cudnn_ops.c) */
+    uint8_t zero[4];
 };
 
 /* The pass of these arguments; backward, dz takes the place of y. Returns false if cuDNN cannot do

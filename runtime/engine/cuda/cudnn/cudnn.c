@@ -25,7 +25,7 @@ uint64_t pl_cudnn_moves(const struct pl_cudnn *dnn)
 }
 
 /* Allocates larger memory; the old one is freed after its queued work. tell: without it an op is
- * done in another way, which must not be slow in silence. */
+ * done in another way, by cuDNN or by our own kernels, which must not be slow in silence. */
 static bool
 grow(struct pl_cudnn *dnn, size_t bytes, const char *what, bool tell, void **at, size_t *size)
 {
@@ -38,8 +38,7 @@ grow(struct pl_cudnn *dnn, size_t bytes, const char *what, bool tell, void **at,
         return false;
     if (pl_cuda_alloc_get(dnn->alloc, bytes, dnn->stream, what, &more, &err) < 0) {
         if (tell && !dnn->told_short)
-            pl_log_warn("cuda", "an op is done in a slower way than by cuDNN: %s",
-                        pl_error_text(&err));
+            pl_log_warn("cuda", "an op is done in a slower way: %s", pl_error_text(&err));
         dnn->told_short |= tell;
         return false;
     }

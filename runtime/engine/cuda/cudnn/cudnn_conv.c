@@ -184,24 +184,25 @@ static void describe_conv(const void *of, char text[PL_DNN_TEXT])
                                               [PL_CONV_FILTER] = ", gradient of w"};
     const struct pl_conv_key *k = of;
 
-    snprintf(
-        text, PL_DNN_TEXT,
-        "%s convolution%s%s%s%s, x %lldx%lldx%lldx%lld, w %lldx%lldx%lldx%lld, stride %lldx%lld, "
-        "padding %lldx%lld",
-        pl_cuda_real_name((enum pl_real)k->real), k->bias ? " + bias" : "",
-        k->relu ? " + relu" : "", passes_text[k->pass], k->last ? ", channels last" : "",
-        (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
-        (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3],
-        (long long)k->stride[0], (long long)k->stride[1], (long long)k->pad[0],
-        (long long)k->pad[1]);
+    snprintf(text, PL_DNN_TEXT,
+             "%s convolution%s%s%s%s%s, x %lldx%lldx%lldx%lld, w %lldx%lldx%lldx%lld, stride "
+             "%lldx%lld, padding %lldx%lld",
+             pl_cuda_real_name((enum pl_real)k->real), k->bias ? " + bias" : "",
+             k->relu ? " + relu" : "", passes_text[k->pass],
+             k->squares ? ", in squares of 2x2 elements" : "", k->last ? ", channels last" : "",
+             (long long)k->x[0], (long long)k->x[1], (long long)k->x[2], (long long)k->x[3],
+             (long long)k->w[0], (long long)k->w[1], (long long)k->w[2], (long long)k->w[3],
+             (long long)k->stride[0], (long long)k->stride[1], (long long)k->pad[0],
+             (long long)k->pad[1]);
 }
 
-/* Bias and relu can be passes of their own. */
-static bool can_be_split(const void *of)
+/* What has no engine in squares is done without them, and what has none with bias and relu is done
+ * in passes of its own: cudnn_ops.c. */
+static const char *conv_way(const void *of)
 {
     const struct pl_conv_key *key = of;
 
-    return key->bias || key->relu;
+    return key->squares ? "in squares" : key->bias || key->relu ? "in one pass" : NULL;
 }
 
 /* dx or dw. */
@@ -220,7 +221,7 @@ const struct pl_cudnn_recipe pl_cudnn_recipe_conv = {
     .graph = conv_graph,
     .may_take = conv_may_take,
     .describe = describe_conv,
-    .has_another_way = can_be_split,
+    .way = conv_way,
     .output = conv_output,
     .workspace = PL_DNN_WORKSPACE,
 };

@@ -13,19 +13,23 @@ static struct pl_cuda_libs current(void)
     return pl_cuda_libs_current(&stream);
 }
 
-/* Returns false if nothing was queued. */
-static bool pass(struct pl_cudnn *dnn,
-                 enum pl_real real,
-                 const struct pl_conv2d_args *a,
-                 enum pl_conv_pass which,
-                 const void *dz)
+/* Returns false if nothing was queued. squares: x and w are made of squares of 2 x 2 elements. */
+static bool pass_as(struct pl_cudnn *dnn,
+                    enum pl_real real,
+                    const struct pl_conv2d_args *a,
+                    enum pl_conv_pass which,
+                    const void *dz,
+                    bool squares)
 {
     struct pl_conv_data data = {.of = {NULL}};
     struct pl_conv_key key;
+    bool fits;
 
     if (!dnn)
         return false;
-    if (!pl_conv_key_of(a, which, real, pl_cudnn_options(dnn).tf32, dz, &key)) {
+    fits = pl_conv_key_of(a, which, real, pl_cudnn_options(dnn).tf32, dz, &key);
+    key.squares = squares;
+    if (!fits) {
         if (a->batch && a->in && a->out && key.y[2] && key.y[3])
             pl_cudnn_unasked(dnn, &pl_cudnn_recipe_conv, &key,
                              "an array has more than 2147483647 numbers");
@@ -36,6 +40,15 @@ static bool pass(struct pl_cudnn *dnn,
     data.of[PL_CONV_Y] = which == PL_CONV_FORWARD ? a->y : (void *)(uintptr_t)dz;
     data.of[PL_CONV_B] = key.bias ? (void *)(uintptr_t)a->b : NULL;
     return pl_cudnn_conv(dnn, &key, &data);
+}
+
+static bool pass(struct pl_cudnn *dnn,
+                 enum pl_real real,
+                 const struct pl_conv2d_args *a,
+                 enum pl_conv_pass which,
+                 const void *dz)
+{
+    return pass_as(dnn, real, a, which, dz, false);
 }
 
 /* A convolution of up to WIDE channels at every second place, such as the first one of a network:
@@ -129,7 +142,7 @@ forward_by_squares(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv
     s.w.dst = (char *)s.x.dst + s.x_bytes;
     own[real].space_to_depth(&s.w);
     s.conv.w = s.w.dst;
-    if (!pass(dnn, real, &s.conv, PL_CONV_FORWARD, NULL))
+    if (!pass_as(dnn, real, &s.conv, PL_CONV_FORWARD, NULL, true))
         return false;
     mended.bad = s.x.bad;
     own[real].conv2d_mend(&mended);
@@ -146,7 +159,7 @@ filter_by_squares(struct pl_cudnn *dnn, enum pl_real real, const struct pl_conv2
         return false;
     s.conv.dw = (char *)s.x.dst + s.x_bytes;
     s.conv.dw_add = false;
-    if (!pass(dnn, real, &s.conv, PL_CONV_FILTER, a->dy))
+    if (!pass_as(dnn, real, &s.conv, PL_CONV_FILTER, a->dy, true))
         return false;
     s.w.src = s.conv.dw;
     s.w.dst = a->dw;

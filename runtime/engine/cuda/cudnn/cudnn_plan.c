@@ -179,12 +179,17 @@ static size_t find_in(struct pl_cudnn *dnn,
     return done;
 }
 
+static const char *way_of(const struct pl_cudnn_recipe *recipe, const void *key)
+{
+    return recipe->way ? recipe->way(key) : NULL;
+}
+
 static void log_refusal(const struct pl_cudnn_recipe *recipe, const void *key, const char *why)
 {
     char text[PL_DNN_TEXT];
 
     recipe->describe(key, text);
-    pl_cuda_refused("cuDNN", text, why, recipe->has_another_way && recipe->has_another_way(key));
+    pl_cuda_refused("cuDNN", text, why, way_of(recipe, key));
 }
 
 void pl_cudnn_unasked(struct pl_cudnn *dnn,
@@ -195,7 +200,7 @@ void pl_cudnn_unasked(struct pl_cudnn *dnn,
     char text[PL_DNN_TEXT];
 
     recipe->describe(key, text);
-    pl_cuda_refused_once(&dnn->said, "cuDNN", text, why);
+    pl_cuda_refused_once(&dnn->said, "cuDNN", text, why, way_of(recipe, key));
 }
 
 static void explain(const struct search *found, char text[2 * PL_DNN_TEXT])

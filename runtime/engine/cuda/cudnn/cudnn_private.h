@@ -59,8 +59,9 @@ struct pl_cudnn_recipe {
     const char *(*refuse)(const void *key);
     /* Names the key for a person. */
     void (*describe)(const void *key, char text[PL_DNN_TEXT]);
-    /* True if there is another way by cuDNN, so that a refusal costs little. May be NULL. */
-    bool (*has_another_way)(const void *key);
+    /* The way in which the key does its op, such as "in one pass", if cuDNN is asked for it in
+     * another way where it refuses this one; NULL: it is not. May be NULL. */
+    const char *(*way)(const void *key);
     /* The array that a plan adds to: its id, and its size; 0 bytes if it only writes. NULL: plans
      * of the family must not run more often than asked for. */
     int64_t (*output)(const void *key, size_t *ret_bytes);

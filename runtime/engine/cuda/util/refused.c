@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way)
+void pl_cuda_refused(const char *library, const char *what, const char *why, const char *way)
 {
-    if (another_way)
-        pl_log_info("cuda", "%s does not do this in one pass: %s: %s", library, what, why);
+    if (way)
+        pl_log_info("cuda", "%s does not do this %s: %s: %s", library, way, what, why);
     else
         pl_log_warn("cuda", "%s does not do this, our own kernels do: %s: %s", library, what, why);
 }
@@ -17,7 +17,8 @@ void pl_cuda_refused(const char *library, const char *what, const char *why, boo
 void pl_cuda_refused_once(struct pl_cuda_said *said,
                           const char *library,
                           const char *what,
-                          const char *why)
+                          const char *why,
+                          const char *way)
 {
     uint64_t hash = pl_plan_hash(what, strlen(what)) ^ pl_plan_hash(why, strlen(why));
 
@@ -27,7 +28,7 @@ void pl_cuda_refused_once(struct pl_cuda_said *said,
     if (said->n == PL_COUNT(said->hash))
         return;
     said->hash[said->n++] = hash;
-    pl_cuda_refused(library, what, why, false);
+    pl_cuda_refused(library, what, why, way);
 }
 
 const char *pl_cuda_real_name(enum pl_real real)

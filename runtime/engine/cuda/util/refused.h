@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 /* Logs that `library` refuses `what`, with its own words `why`. Call once per key. It is a warning:
- * our own kernels, which are slower, do it; at level info if there is another way by the library
- * (`another_way`). */
-void pl_cuda_refused(const char *library, const char *what, const char *why, bool another_way);
+ * our own kernels, which are slower, do it; at level info if the library is asked in another way
+ * next. way: the one that it refuses, such as "in one pass"; NULL: no other is left. */
+void pl_cuda_refused(const char *library, const char *what, const char *why, const char *way);
 
 /* The messages about a library that were logged, as hashes of their texts. Zeroed memory is an
  * empty list. */
@@ -25,7 +25,8 @@ struct pl_cuda_said {
 void pl_cuda_refused_once(struct pl_cuda_said *said,
                           const char *library,
                           const char *what,
-                          const char *why);
+                          const char *why,
+                          const char *way);
 
 /* "f32", "bf16" ... */
 const char *pl_cuda_real_name(enum pl_real real);

@@ -342,6 +342,77 @@ static void test_what_is_only_split_is_no_warning(void **state)
     end_dnn();
 }
 
+/* A convolution that can be done in squares, and its gradient of w. */
+static void one_by_squares(size_t batch)
+{
+    struct pl_conv2d_args a = {.batch = batch,
+                               .in = 3,
+                               .height = 8,
+                               .width = 8,
+                               .out = 3,
+                               .kernel_h = 3,
+                               .kernel_w = 3,
+                               .stride_h = 2,
+                               .stride_w = 2,
+                               .last = true};
+
+    fill(PL_REAL_F32);
+    for (int side = 0; side < 2; side++) {
+        const struct pl_kernels *k = side ? &table[PL_REAL_F32] : pl_kernels_ref(PL_REAL_F32);
+
+        a.x = array(side, 0, PL_REAL_F32, 0);
+        a.w = array(side, 1, PL_REAL_F32, 0);
+        a.y = array(side, 3, PL_REAL_F32, 0);
+        a.dy = array(side, 4, PL_REAL_F32, 0);
+        a.dw = array(side, 6, PL_REAL_F32, 0);
+        k->conv2d_forward(&a);
+        k->conv2d_backward(&a);
+    }
+    assert_memory_equal(memory[0], memory[1], sizeof(memory[0]));
+}
+
+/* Squares are one way of two: without an engine, or memory, for them cuDNN does the convolution as
+ * it is, and no warning says that our own kernels do. */
+static void test_what_is_not_done_in_squares_is_no_warning(void **state)
+{
+    const char *said;
+
+    start(false);
+    fake_dnn.no_squares = true;
+    listen_to_stderr();
+    one_by_squares(2);
+    assert_string_equal(what_was_said(), "");
+    assert_int_equal(fake_dnn.by_squares, 0);
+    assert_int_equal(atomic_load(&calls.own), 0);
+    assert_int_equal(atomic_load(&calls.library), 2);
+    fake_dnn.no_squares = false;
+    fake_dnn.engines = 0; /* in no way: the user's shape is named, once for each pass */
+    listen_to_stderr();
+    one_by_squares(1);
+    one_by_squares(1);
+    assert_string_equal(
+        what_was_said(),
+        "plume: warning: cuDNN does not do this, our own kernels do: f32 convolution, channels "
+        "last, x 1x3x8x8, w 3x3x3x3, stride 2x2, padding 0x0: it has no engine\n"
+        "plume: warning: cuDNN does not do this, our own kernels do: f32 convolution, gradient of "
+        "w, channels last, x 1x3x8x8, w 3x3x3x3, stride 2x2, padding 0x0: it has no engine\n");
+    assert_int_equal(atomic_load(&calls.own), 4);
+    end_dnn();
+    start(false);
+    fake_cuda.fails = "cudaMalloc";
+    fake_cuda.code = 2; /* cudaErrorMemoryAllocation */
+    listen_to_stderr();
+    one_by_squares(2);
+    said = what_was_said();
+    fake_cuda.fails = NULL;
+    if (strstr(said, "plume: warning: an op is done in a slower way: out of memory on cuda:0: ") !=
+            said ||
+        strchr(said, '\n')[1])
+        fail_msg("%s", said);
+    assert_int_equal(atomic_load(&calls.library), 2);
+    end_dnn();
+}
+
 static void test_types_have_cudnns_names(void **state)
 {
     struct pl_conv_key key;
@@ -677,6 +748,7 @@ int main(void)
         cmocka_unit_test(test_long_lists_are_read_to_their_end),
         cmocka_unit_test(test_a_refusal_is_told_once_in_cudnns_words),
         cmocka_unit_test(test_what_is_only_split_is_no_warning),
+        cmocka_unit_test(test_what_is_not_done_in_squares_is_no_warning),
         cmocka_unit_test(test_types_have_cudnns_names),
         cmocka_unit_test(test_empty_and_huge_ones_are_not_asked_for),
         cmocka_unit_test(test_a_huge_one_is_told_of_once),
