@@ -166,8 +166,9 @@ static void give_configs(const struct desc *d, int64_t asked, int64_t *n, struct
     struct desc *graph = child(d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, 0);
     const struct attribute *ops =
         need(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0);
+    int mode = word(d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE);
 
-    *n = (int64_t)fake_dnn.engines;
+    *n = fake_dnn.fallbacks && mode != CUDNN_HEUR_MODE_FALLBACK ? 0 : (int64_t)fake_dnn.engines;
     if ((fake_dnn.no_fusion && ops->n > 1) || (fake_dnn.no_squares && has_squares(ops)))
         *n = 0;
     fake_dnn.asked += asked == 0;

@@ -21,6 +21,7 @@ struct fake_dnn {
     uint64_t now;                        /* the sum of all runs' times */
     bool no_fusion;                      /* no engine for more than one op */
     bool no_squares;                     /* nor for 16 channels */
+    bool fallbacks;                      /* engines are in the list of fallbacks only */
     unsigned unmade;                     /* of so many first engines no plan can be made */
     bool missing;                        /* there is no library */
     bool broken;                         /* running fails */

@@ -2,8 +2,9 @@
 /* Convolutions and attention by NVIDIA's cuDNN, through its graph interface ("backend"). The engine
  * for a shape is chosen once and cached with its plan: of its heuristics' whole list the first that
  * the shape, the types and the workspace allow, or for a convolution the fastest of the first eight
- * of these, which are timed on the arrays of the first call. Choices are kept (tuned.h). A refusal
- * is logged, once per key. Source: cuDNN documentation, "Graph API".
+ * of these, which are timed on the arrays of the first call. Choices are kept (tuned.h). If there
+ * is none, it is the first that is allowed of cuDNN's fallbacks. That, and a refusal, is logged,
+ * once per key. Source: cuDNN documentation, "Graph API".
  *
  * Convolutions: f32, f64, bf16 and f16, computed in f32 (f64 in f64), by deterministic engines. f32
  * is not narrowed and does not use tensor cores, unless tf32 is allowed. A fused relu is max(x, 0):

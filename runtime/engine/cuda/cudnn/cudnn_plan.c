@@ -203,11 +203,11 @@ void pl_cudnn_unasked(struct pl_cudnn *dnn,
     pl_cuda_refused_once(&dnn->said, "cuDNN", text, why, way_of(recipe, key));
 }
 
-static void explain(const struct search *found, char text[2 * PL_DNN_TEXT])
+/* none: the text if there was nothing in the lists. */
+static void explain(const struct search *found, const char *none, char text[2 * PL_DNN_TEXT])
 {
     if (found->seen == 0)
-        snprintf(text, 2 * PL_DNN_TEXT, "it has no engine%s%s", *found->why ? ": " : "",
-                 found->why);
+        snprintf(text, 2 * PL_DNN_TEXT, "%s%s%s", none, *found->why ? ": " : "", found->why);
     else
         snprintf(
             text, 2 * PL_DNN_TEXT,
@@ -215,6 +215,16 @@ static void explain(const struct search *found, char text[2 * PL_DNN_TEXT])
             "too much memory, %zu could not be made%s%s",
             found->seen, found->unfit, found->large, found->failed, *found->why ? ": " : "",
             found->why);
+}
+
+/* Fallbacks are general and slow: that must not be so in silence. */
+static void log_fallback(const struct wanted *want, const struct search *advised)
+{
+    char text[PL_DNN_TEXT], why[2 * PL_DNN_TEXT];
+
+    want->recipe->describe(want->key, text);
+    explain(advised, "it recommends no engine", why);
+    pl_cuda_fell_back("cuDNN", text, why);
 }
 
 /* True if plans for the key may be run any number of times on the caller's arrays. */
@@ -342,11 +352,15 @@ static void find_plan(struct pl_cudnn *dnn, const struct wanted *want, struct pl
                     &found);
     }
     if (graph && n == 0) {
+        struct search advised = found;
+
         timed = false;
         n = find_in(dnn, want, graph, CUDNN_HEUR_MODE_FALLBACK, NULL, 1, plans, &found);
+        if (n)
+            log_fallback(want, &advised);
     }
     if (n == 0) {
-        explain(&found, why);
+        explain(&found, "it has no engine", why);
         log_refusal(recipe, want->key, known ? known : graph ? why : parts.why);
         pl_cudnn_drop(&parts);
         return;

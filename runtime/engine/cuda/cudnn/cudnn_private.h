@@ -114,7 +114,8 @@ struct pl_cudnn {
 
 #define PL_DNN_CHOICE_BYTES (2 * sizeof(int64_t)) /* of a choice that is kept */
 
-/* The plan for a key, made at the first request; a refusal is logged then, once per key. Several
+/* The plan for a key, made at the first request; a refusal, or one of cuDNN's fallbacks, is logged
+ * then, once per key. Several
  * are timed on the n arrays, which it will run on, if the family's plans may be. NULL: cuDNN has no
  * engine for it. */
 struct pl_cudnn_plan *pl_cudnn_find_plan(struct pl_cudnn *dnn,

@@ -14,6 +14,12 @@ void pl_cuda_refused(const char *library, const char *what, const char *why, con
         pl_log_warn("cuda", "%s does not do this, our own kernels do: %s: %s", library, what, why);
 }
 
+void pl_cuda_fell_back(const char *library, const char *what, const char *why)
+{
+    pl_log_warn("cuda", "%s does this by one of its fallbacks, which may be slow: %s: %s", library,
+                what, why);
+}
+
 void pl_cuda_refused_once(struct pl_cuda_said *said,
                           const char *library,
                           const char *what,

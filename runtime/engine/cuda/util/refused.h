@@ -13,6 +13,10 @@
  * next. way: the one that it refuses, such as "in one pass"; NULL: no other is left. */
 void pl_cuda_refused(const char *library, const char *what, const char *why, const char *way);
 
+/* Logs a warning that `library` does `what` by an engine that it names only where it recommends
+ * none, and why that is. Call once per key. */
+void pl_cuda_fell_back(const char *library, const char *what, const char *why);
+
 /* The messages about a library that were logged, as hashes of their texts. Zeroed memory is an
  * empty list. */
 struct pl_cuda_said {

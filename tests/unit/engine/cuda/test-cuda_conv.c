@@ -326,6 +326,33 @@ static void test_a_refusal_is_told_once_in_cudnns_words(void **state)
     end_dnn();
 }
 
+/* An engine that cuDNN does not recommend may be slow. */
+static void test_a_fallback_is_told_once(void **state)
+{
+    struct pl_conv2d_args a = with_arrays();
+
+    start(false);
+    fake_dnn.engines = 2;
+    fake_dnn.note[0] = CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    fake_dnn.fallbacks = true;
+    listen_to_stderr();
+    table[PL_REAL_F32].conv2d_forward(&a);
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_string_equal(what_was_said(),
+                        "plume: warning: cuDNN does this by one of its fallbacks, which may be "
+                        "slow: f32 convolution, x 2x2x4x4, w 3x2x3x3, stride 1x1, padding 0x0: it "
+                        "recommends no engine\n");
+    assert_int_equal(fake_dnn.runs, 2);
+    assert_int_equal(fake_dnn.taken, 1);
+    assert_int_equal(atomic_load(&calls.library), 2);
+    end_dnn();
+    start(false); /* nothing to tell */
+    listen_to_stderr();
+    table[PL_REAL_F32].conv2d_forward(&a);
+    assert_string_equal(what_was_said(), "");
+    end_dnn();
+}
+
 /* Another way by cuDNN is left: nothing that a user must know. */
 static void test_what_is_only_split_is_no_warning(void **state)
 {
@@ -747,6 +774,7 @@ int main(void)
         cmocka_unit_test(test_engines_are_exact_and_repeatable),
         cmocka_unit_test(test_long_lists_are_read_to_their_end),
         cmocka_unit_test(test_a_refusal_is_told_once_in_cudnns_words),
+        cmocka_unit_test(test_a_fallback_is_told_once),
         cmocka_unit_test(test_what_is_only_split_is_no_warning),
         cmocka_unit_test(test_what_is_not_done_in_squares_is_no_warning),
         cmocka_unit_test(test_types_have_cudnns_names),
