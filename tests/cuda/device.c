@@ -12,8 +12,9 @@
  * a comma-separated list has one entry per GPU, the last for all others); PLUME_EMULATED_GRAPHS,
  * the number of captures that succeed before all others fail (all); PLUME_EMULATED_FAULT, an op and
  * a type ("matmul bf16") whose first result is wrong, or "crash" or "hang" for the first op;
- * PLUME_EMULATED_LIBRARY: products and attention count as the library's; PLUME_EMULATED_VERSION, a
- * part of what about() tells (1); PLUME_EMULATED_ODD, the name of GPUs 1, 3, and so on. */
+ * PLUME_EMULATED_LIBRARY: products and attention count as the library's, but for the op and type of
+ * PLUME_EMULATED_OWN; PLUME_EMULATED_VERSION, a part of what about() tells (1); PLUME_EMULATED_ODD,
+ * the name of GPUs 1, 3, and so on. */
 #include "runtime/engine/device/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
@@ -404,15 +405,33 @@ static void graph_free(struct pl_device *dev, struct pl_device_graph *graph)
 
 /* ---- kernels ---- */
 
-/* Own kernels do the work of a library, and are counted as the library's. */
-static uint64_t own_calls;
+/* Own kernels do the work of a library, and may be counted as the library's. */
+static struct pl_device_calls counted;
+
+/* True if the variable's value is this op and this type. */
+static bool is_named(const char *variable, const char *op, enum pl_real real)
+{
+    static const char *const names[] = {"f32", "f64", "bf16", "f16"};
+    const char *value = getenv(variable);
+    size_t len = strlen(op);
+
+    return value && strncmp(value, op, len) == 0 && value[len] == ' ' &&
+           strcmp(value + len + 1, names[real]) == 0;
+}
+
+static void count_call(const char *op, enum pl_real real)
+{
+    if (getenv("PLUME_EMULATED_LIBRARY") && !is_named("PLUME_EMULATED_OWN", op, real))
+        counted.library++;
+    else
+        counted.own++;
+}
 
 /* Spoils an element of an op's result, or ends or stops the process in its place. */
 static void fault(const char *op, enum pl_real real, void *result)
 {
-    static const char *const names[] = {"f32", "f64", "bf16", "f16"};
     const char *wanted = getenv("PLUME_EMULATED_FAULT");
-    size_t bytes = pl_real_size(real), len = strlen(op);
+    size_t bytes = pl_real_size(real);
 
     if (!wanted || pl_emu_recording())
         return;
@@ -420,8 +439,7 @@ static void fault(const char *op, enum pl_real real, void *result)
         abort();
     while (strcmp(wanted, "hang") == 0)
         pause();
-    if (strncmp(wanted, op, len) != 0 || wanted[len] != ' ' ||
-        strcmp(wanted + len + 1, names[real]) != 0)
+    if (!is_named("PLUME_EMULATED_FAULT", op, real))
         return;
     allow(current, PROT_READ | PROT_WRITE);
     ((unsigned char *)result)[8 * bytes - 1] ^= 0x80; /* the sign of the last one of eight */
@@ -431,7 +449,7 @@ static void fault(const char *op, enum pl_real real, void *result)
 #define COUNTED(real, op, args, result)                                                            \
     static void op##_##real(const struct args *a)                                                  \
     {                                                                                              \
-        own_calls++;                                                                               \
+        count_call(#op, real);                                                                     \
         pl_kernels_cuda(real)->op(a);                                                              \
         fault(#op, real, a->result);                                                               \
     }
@@ -474,9 +492,7 @@ static const struct pl_kernels *kernels(struct pl_device *dev, enum pl_real real
 
 static void calls(struct pl_device *dev, struct pl_device_calls *ret)
 {
-    *ret = (struct pl_device_calls){.own = own_calls};
-    if (getenv("PLUME_EMULATED_LIBRARY"))
-        *ret = (struct pl_device_calls){.library = own_calls};
+    *ret = counted;
 }
 
 /* ---- devices ---- */
