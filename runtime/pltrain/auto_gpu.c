@@ -328,7 +328,35 @@ static int test_in_child(struct pl_error *err)
 
 /* ---- auto ---- */
 
-/* GPUs that the ranks of this node take. */
+/* The GPUs that this node's ranks take. */
+struct taken {
+    unsigned n;
+    struct key *keys;
+};
+
+static bool all_have_passed(const struct taken *taken)
+{
+    for (unsigned i = 0; i < taken->n; i++)
+        if (!has_passed(&taken->keys[i]))
+            return false;
+    return true;
+}
+
+/* The test is of all GPUs of the node: one that is not taken may have failed. */
+static int test_taken(const struct taken *taken, unsigned there, struct pl_error *err)
+{
+    struct pl_error why = {0};
+    int r = test_in_child(&why);
+
+    if (r < 0 && taken->n < there && all_have_passed(taken)) {
+        pl_log_warn("train", "another GPU of this node, which is not taken, is not usable: %s",
+                    pl_error_text(&why));
+        return 0;
+    }
+    return r < 0 ? pl_error_set(err, r, "%s", pl_error_text(&why)) : 0;
+}
+
+/* How many GPUs the ranks of this node take. */
 static int count_wanted(const struct pl_pltrain *p,
                         const struct pl_comm *comm,
                         unsigned there,
@@ -350,9 +378,9 @@ static int count_wanted(const struct pl_pltrain *p,
 /* Of this node; the text of an error is the reason not to. */
 static int decide(const struct pl_pltrain *p, const struct pl_comm *comm, struct pl_error *err)
 {
+    _cleanup_free_ struct key *keys = NULL;
     struct gpus gpus = {0};
     unsigned wanted = 0;
-    bool passed = true;
     int r = 0;
 
     /* Before our kernels are loaded: they are large, and most machines have no use for them. */
@@ -362,19 +390,22 @@ static int decide(const struct pl_pltrain *p, const struct pl_comm *comm, struct
         r = look(&gpus, err);
     if (r == 0)
         r = count_wanted(p, comm, gpus.n, &wanted, err);
+    keys = r == 0 ? calloc(wanted, sizeof(*keys)) : NULL;
+    if (r == 0 && !keys)
+        r = pl_error_nomem(err);
     for (unsigned i = 0; r == 0 && i < wanted; i++) {
         unsigned index = i < p->n_device ? p->device[i] : i;
-        struct key key;
 
-        r = key_of(gpus.ops, gpus.nccl, index, &key, err);
-        if (r == 0 && !is_measured(key.name))
+        r = key_of(gpus.ops, gpus.nccl, index, &keys[i], err);
+        if (r == 0 && !is_measured(keys[i].name))
             r = pl_error_set(err, -ENOTSUP,
                              "bench/RESULTS-gpu.md has no row for %s; --accelerator gpu takes it "
                              "all the same",
-                             key.name);
-        passed = r == 0 && passed && has_passed(&key);
+                             keys[i].name);
     }
-    return r == 0 && !passed ? test_in_child(err) : r;
+    if (r < 0 || all_have_passed(&(struct taken){wanted, keys}))
+        return r;
+    return test_taken(&(struct taken){wanted, keys}, gpus.n, err);
 }
 
 static void log_reason(const char *why)

@@ -142,6 +142,13 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     PLUME_EMULATED_GPUS=2 takes_gpu --processes 2
     PLUME_EMULATED_GPUS=2 PLUME_GPU_TEST_MS=1 takes_gpu --processes 2
     unset PLUME_EMULATED_ODD
+    # What is wrong with a GPU that no rank takes keeps nobody from those that are taken, now or later.
+    export PLUME_EMULATED_ODD=Other PLUME_EMULATED_VERSION=4 PLUME_EMULATED_MEMORY=1073741824,20000
+    PLUME_EMULATED_GPUS=2 takes_gpu
+    [[ $stderr == *"another GPU of this node, which is not taken, is not usable: their test failed: "*"out of memory on emulated:1"* ]]
+    PLUME_EMULATED_GPUS=2 takes_gpu_untested
+    PLUME_EMULATED_ODD="Emulated too" PLUME_EMULATED_GPUS=2 takes_cpu "out of memory on emulated:1" --processes 2
+    unset PLUME_EMULATED_ODD PLUME_EMULATED_VERSION PLUME_EMULATED_MEMORY
     # Ranks of simulated nodes, each with a GPU of its own as under Slurm.
     PLUME_EMULATED_VERSION=3 PLUME_EMULATED_FAULT="matmul f32" takes_cpu "a matrix product in f32 is wrong" \
         --processes 2 --processes-per-node 1
