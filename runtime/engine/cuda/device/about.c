@@ -7,6 +7,9 @@
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#define MODULE "/proc/driver/nvidia/version" /* the kernel's part of the driver writes it */
 
 int pl_cuda_count(unsigned *ret, struct pl_error *err)
 {
@@ -20,13 +23,14 @@ int pl_cuda_count(unsigned *ret, struct pl_error *err)
     (void)cudaGetLastError();
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
-    return pl_cuda_explain(code == cudaSuccess ? cudaErrorNoDevice : code, driver, runtime, err);
+    return pl_cuda_explain(code == cudaSuccess ? cudaErrorNoDevice : code, driver, runtime,
+                           access(MODULE, F_OK) == 0, err);
 }
 
 /* The driver's release, such as 580.65.06; "" if the kernel module does not tell. */
 static void driver_release(char *ret, size_t size)
 {
-    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    FILE *f = fopen(MODULE, "re");
     char line[256] = "", *rest = line, *word;
 
     *ret = '\0';

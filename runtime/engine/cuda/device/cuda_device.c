@@ -179,6 +179,21 @@ static void put_scratch(struct pl_cuda_stream *stream, void *memory)
     pl_cuda_alloc_put(d->alloc, memory);
 }
 
+/* The error of a call that needs a context, which takes some hundred megabytes. */
+static int bad_context(const struct pl_cuda_device *d,
+                       const char *call,
+                       cudaError_t code,
+                       struct pl_error *err)
+{
+    if (code != cudaErrorMemoryAllocation)
+        return pl_cuda_error(err, d->base.name, call, code);
+    (void)cudaGetLastError();
+    return pl_error_set(err, -ENOMEM,
+                        "out of memory on %s before anything is allocated: other processes use it "
+                        "(nvidia-smi)",
+                        d->base.name);
+}
+
 static int
 make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, struct pl_error *err)
 {
@@ -191,14 +206,14 @@ make_parts(struct pl_cuda_device *d, const struct pl_device_options *options, st
         return r;
     code = cudaSetDevice((int)d->base.index);
     if (code != cudaSuccess)
-        return pl_cuda_error(err, d->base.name, "cudaSetDevice", code);
+        return bad_context(d, "cudaSetDevice", code, err);
     r = check_card(d, err);
     if (r < 0)
         return r;
     pl_cuda_limits(d, options->tf32);
     code = cudaStreamCreateWithFlags(&d->stream.stream, cudaStreamNonBlocking);
     if (code != cudaSuccess)
-        return pl_cuda_error(err, d->base.name, "cudaStreamCreateWithFlags", code);
+        return bad_context(d, "cudaStreamCreateWithFlags", code, err);
     pl_cuda_staging_init(&d->staging, d->stream.stream, PL_CUDA_STAGING_BYTES, &d->status);
     r = pl_cuda_alloc_create(d->base.name, limit, &d->alloc, err);
     if (r == 0)

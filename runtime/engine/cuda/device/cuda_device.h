@@ -42,9 +42,9 @@ int pl_cuda_about(unsigned index, struct pl_device_about *ret, struct pl_error *
 void pl_cuda_limits(struct pl_cuda_device *d, bool tf32);
 
 /* Translates the error of cudaGetDeviceCount() into a text for the user, as -ENODEV. `code` is a
- * cudaError_t; `driver` and `runtime` are CUDA's version numbers (13000 is 13.0; driver 0: none).
- */
-int pl_cuda_explain(int code, int driver, int runtime, struct pl_error *err);
+ * cudaError_t; `driver` and `runtime` are CUDA's version numbers (13000 is 13.0; driver 0: there is
+ * no libcuda.so.1). module: the driver's part in the kernel is loaded. */
+int pl_cuda_explain(int code, int driver, int runtime, bool module, struct pl_error *err);
 
 /* The kernels of a type, including the libraries' ops; NULL if the type has none. */
 const struct pl_kernels *pl_cuda_kernels(enum pl_real real);

@@ -18,10 +18,15 @@ static const char *driver_for(int runtime)
     return "";
 }
 
-int pl_cuda_explain(int code, int driver, int runtime, struct pl_error *err)
+int pl_cuda_explain(int code, int driver, int runtime, bool module, struct pl_error *err)
 {
     const char *visible = pl_env(PL_ENV_CUDA_VISIBLE_DEVICES);
 
+    if (code == cudaErrorInsufficientDriver && driver == 0 && module)
+        return pl_error_set(err, -ENODEV,
+                            "this machine has an NVIDIA driver, but its libcuda.so.1 is not found; "
+                            "a container must take it from the host (apptainer --nv, docker --gpus "
+                            "all, NVIDIA_DRIVER_CAPABILITIES=compute,utility)");
     if (code == cudaErrorInsufficientDriver && driver == 0)
         return pl_error_set(err, -ENODEV,
                             "no NVIDIA driver is loaded on this machine; use a node with GPUs");

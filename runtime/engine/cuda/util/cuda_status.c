@@ -3,6 +3,29 @@
 
 #include <cuda_runtime_api.h>
 
+/* CUDA's words, and for what a machine's set-up or its hardware causes also what to do. */
+static const char *words(int code)
+{
+    switch (code) {
+    case cudaErrorDevicesUnavailable:
+        return "the GPU is busy or unavailable; another process has it in exclusive mode, or its "
+               "mode is 'prohibited' (nvidia-smi -q -d COMPUTE)";
+    case cudaErrorECCUncorrectable:
+        return "uncorrectable ECC error encountered; the GPU's memory is faulty: drain the node "
+               "(nvidia-smi -q -d ECC)";
+    case cudaErrorSystemNotReady:
+        return "system not yet initialized; NVIDIA's fabric manager does not run on this machine";
+    case cudaErrorNoKernelImageForDevice:
+        return "no kernel image is available for execution on the device; plume-cuda.so was not "
+               "built for this kind of GPU (-Dgpu_archs)";
+    case cudaErrorUnsupportedPtxVersion:
+        return "the provided PTX was compiled with an unsupported toolchain; plume-cuda.so was not "
+               "built for this kind of GPU (-Dgpu_archs), and the driver is older than its CUDA";
+    default:
+        return cudaGetErrorString((cudaError_t)code);
+    }
+}
+
 void pl_cuda_status_hold(struct pl_cuda_status *status)
 {
     status->held_call = status->held_why = NULL;
@@ -48,7 +71,7 @@ int pl_cuda_check(struct pl_cuda_status *status, const char *call, int code)
     if (code == cudaSuccess)
         return 0;
     (void)cudaGetLastError();
-    return pl_cuda_fail(status, call, cudaGetErrorString((cudaError_t)code));
+    return pl_cuda_fail(status, call, words(code));
 }
 
 int pl_cuda_check_launches(struct pl_cuda_status *status, const char *call)
@@ -66,6 +89,5 @@ int pl_cuda_report(const struct pl_cuda_status *status, const char *device, stru
 int pl_cuda_error(struct pl_error *err, const char *device, const char *call, int code)
 {
     (void)cudaGetLastError();
-    return pl_error_set(err, -EIO, "%s failed on %s: %s", call, device,
-                        cudaGetErrorString((cudaError_t)code));
+    return pl_error_set(err, -EIO, "%s failed on %s: %s", call, device, words(code));
 }

@@ -29,7 +29,13 @@ static void test_no_driver_and_no_device_are_told_apart(void **state)
     assert_string_equal(err.text, "no GPU is visible, CUDA_VISIBLE_DEVICES is ''; ask Slurm for "
                                   "GPUs (--gpus-per-node)");
     unsetenv("CUDA_VISIBLE_DEVICES");
-    assert_int_equal(pl_cuda_explain(cudaErrorInsufficientDriver, 12040, 13000, &err), -ENODEV);
+    assert_int_equal(pl_cuda_explain(cudaErrorInsufficientDriver, 0, 13000, true, &err), -ENODEV);
+    assert_string_equal(err.text,
+                        "this machine has an NVIDIA driver, but its libcuda.so.1 is not found; a "
+                        "container must take it from the host (apptainer --nv, docker --gpus all, "
+                        "NVIDIA_DRIVER_CAPABILITIES=compute,utility)");
+    assert_int_equal(pl_cuda_explain(cudaErrorInsufficientDriver, 12040, 13000, true, &err),
+                     -ENODEV);
     assert_string_equal(err.text, "the NVIDIA driver is for CUDA 12.4, and plume-cuda.so for 13.0; "
                                   "update the driver to 580 or later, or build with an older CUDA");
     assert_int_equal(n, 77);
@@ -159,12 +165,57 @@ static void test_every_failure_while_opening_leaves_nothing(void **state)
         assert_null(dev);
         end();
     }
+    for (size_t i = 0; i < 3; i += 2) {
+        struct pl_error err = {0};
+
+        fake_cuda_reset(100 * MIB);
+        fake_cuda.fails = calls[i];
+        fake_cuda.code = cudaErrorMemoryAllocation;
+        assert_int_equal(ops->open(0, NULL, &dev, &err), -ENOMEM);
+        assert_non_null(strstr(err.text, "out of memory on cuda:0"));
+        assert_non_null(strstr(err.text, "other processes use it (nvidia-smi)"));
+        end();
+    }
     fake_cuda_reset(10 * MIB); /* less than the libraries want */
     assert_int_equal(ops->open(0, NULL, &dev, NULL), -ENOMEM);
     setenv("PLUME_GPU_MEMORY_LIMIT", "much", 1);
     assert_int_equal(ops->open(0, NULL, &dev, NULL), -EINVAL);
     unsetenv("PLUME_GPU_MEMORY_LIMIT");
     end();
+}
+
+/* A card that another process has, or that is broken: what to do is said when it is opened, and
+ * when it fails later. */
+static void test_what_an_administrator_can_mend_is_told(void **state)
+{
+    static const struct {
+        int code;
+        const char *words;
+    } of[] = {{cudaErrorDevicesUnavailable, "another process has it in exclusive mode"},
+              {cudaErrorECCUncorrectable, "drain the node"},
+              {cudaErrorSystemNotReady, "fabric manager does not run"},
+              {cudaErrorNoKernelImageForDevice, "was not built for this kind of GPU"},
+              {cudaErrorUnsupportedPtxVersion, "the driver is older than its CUDA"}};
+
+    for (size_t i = 0; i < PL_COUNT(of); i++) {
+        struct pl_error err = {0};
+        struct pl_device *dev = NULL;
+
+        fake_cuda_reset(100 * MIB);
+        fake_cuda.fails = "cudaSetDevice";
+        fake_cuda.code = of[i].code;
+        assert_int_equal(ops->open(0, NULL, &dev, &err), -EIO);
+        assert_non_null(strstr(err.text, "cudaSetDevice failed on cuda:0: "));
+        assert_non_null(strstr(err.text, of[i].words));
+        fake_cuda.fails = NULL;
+        dev = open_one(0);
+        fake_cuda.fails = "cudaStreamSynchronize";
+        assert_int_equal(ops->sync(dev, &err), -EIO);
+        assert_non_null(strstr(err.text, of[i].words));
+        fake_cuda.fails = NULL;
+        ops->close(dev);
+        end();
+    }
 }
 
 static void test_memory_goes_there_and_back_in_order(void **state)
@@ -542,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_limits_by_card),
         cmocka_unit_test(test_about_names_the_card_and_all_versions),
         cmocka_unit_test(test_every_failure_while_opening_leaves_nothing),
+        cmocka_unit_test(test_what_an_administrator_can_mend_is_told),
         cmocka_unit_test(test_memory_goes_there_and_back_in_order),
         cmocka_unit_test(test_a_peek_is_of_its_time),
         cmocka_unit_test(test_the_limit_of_the_environment_holds),
