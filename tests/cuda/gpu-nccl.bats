@@ -126,6 +126,10 @@ PY
         [[ $stderr == *"$1"* && $stderr != *"and nccl"* ]] || { echo "$stderr"; false; }
     }
     says_way "gradients go through the host's memory: ranks 0 and 1 share a GPU" --accelerator gpu --processes 2
+    # In a job each could have its own: that is a warning.
+    SLURM_JOB_ID=7 run -0 --separate-stderr pltrain --accelerator gpu --processes 2 "${SHORT[@]}" mlp
+    [[ $stderr == *"pltrain: warning: gradients go through the host's memory, which is slower: ranks 0 and 1 share a GPU (NCCL needs one for each, and no MIG parts of one)"* ]] ||
+        { echo "$stderr"; false; }
     export PLUME_EMULATED_GPUS=2
     says_way "collectives shm, device" --gpus 2 --deterministic
     says_way "collectives shm, device" --gpus 2 --comm shm

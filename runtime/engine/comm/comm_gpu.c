@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/comm/comm_gpu.h"
+#include "common/base/env.h"
 #include "common/base/log.h"
 #include "runtime/engine/comm/comm_nccl.h"
 #include "runtime/engine/device/gpu.h"
@@ -13,7 +14,7 @@ struct gpu_identity {
 };
 
 /* True if all ranks can use NCCL; else ret_why has the reason, and *ret_lacks is set if something
- * is missing that could be there. */
+ * is missing that could be there: in a job, a GPU for each rank. */
 static bool decide(const struct pl_comm *comm,
                    const struct gpu_identity *cards,
                    char ret_why[PL_ERROR_TEXT_MAX],
@@ -29,8 +30,10 @@ static bool decide(const struct pl_comm *comm,
     for (unsigned i = 1; i < comm->size; i++)
         for (unsigned k = 0; k < i; k++)
             if (strcmp(cards[i].unit, cards[k].unit) == 0) {
-                snprintf(ret_why, PL_ERROR_TEXT_MAX, "ranks %u and %u share a GPU",
-                         comm->world_ranks[k], comm->world_ranks[i]);
+                *ret_lacks = pl_env(PL_ENV_SLURM_JOB_ID) != NULL;
+                snprintf(ret_why, PL_ERROR_TEXT_MAX, "ranks %u and %u share a GPU%s",
+                         comm->world_ranks[k], comm->world_ranks[i],
+                         *ret_lacks ? " (NCCL needs one for each, and no MIG parts of one)" : "");
                 return false;
             }
     return true;
