@@ -24,6 +24,7 @@ struct pl_cublaslt {
     struct pl_plan_cache plans;
     struct pl_tuned *tuned; /* NULL: nothing is timed */
     uint64_t (*now_ns)(void);
+    struct pl_cuda_said said; /* what it was not asked for */
 };
 
 struct plan {
@@ -191,6 +192,21 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
              (unsigned long long)key->m, (unsigned long long)key->batch);
     pl_cuda_refused("cublasLt", text, why,
                     key->epilogue != PL_CUBLASLT_PLAIN ? "in one pass" : NULL);
+}
+
+void pl_cublaslt_unasked(struct pl_cublaslt *lt,
+                         enum pl_real real,
+                         const char *op,
+                         size_t m,
+                         size_t n,
+                         size_t k,
+                         const char *why)
+{
+    char text[160];
+
+    snprintf(text, sizeof(text), "%s %s, [%zu, %zu] [%zu, %zu]", pl_cuda_real_name(real), op, m, k,
+             k, n);
+    pl_cuda_refused_once(&lt->said, "cublasLt", text, why, NULL);
 }
 
 static cublasStatus_t multiply(struct pl_cublaslt *lt,

@@ -44,6 +44,16 @@ bool pl_cublaslt_run(struct pl_cublaslt *lt,
                      const struct pl_cublaslt_data *data,
                      struct CUstream_st *stream);
 
+/* Tells, once for the same words, that cublasLt is not asked for an op of [m, k] and [k, n], and
+ * why: our own kernels do it. */
+void pl_cublaslt_unasked(struct pl_cublaslt *lt,
+                         enum pl_real real,
+                         const char *op,
+                         size_t m,
+                         size_t n,
+                         size_t k,
+                         const char *why);
+
 /* True if an op with this epilogue in the product (fused) is faster than with a kernel of its own,
  * or if that is unknown and the epilogue usually is. Both are timed where a product's answers are,
  * and the choice is kept in the same way. run: does the op, returns false if it cannot. It is

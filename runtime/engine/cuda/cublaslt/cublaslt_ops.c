@@ -5,6 +5,8 @@
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
 #include "runtime/engine/cuda/util/libs.h"
 
+#include <limits.h>
+
 static struct pl_kernels own[PL_REAL_F16 + 1];
 
 /* The context of an op; libs.lt is NULL if the stream has none. */
@@ -23,6 +25,14 @@ static struct place current(enum pl_real real)
     return at;
 }
 
+/* A size that the library's interface does not have. */
+static bool is_huge(const struct pl_matmul_args *a)
+{
+    return a->batch && a->m && a->n && a->k &&
+           (a->batch > INT_MAX || a->m > INT_MAX || a->n > INT_MAX || a->k > INT_MAX ||
+            a->batch * a->m > INT_MAX);
+}
+
 /* Returns false if nothing was queued. */
 static bool product(struct place at,
                     struct pl_matmul_args args,
@@ -33,10 +43,16 @@ static bool product(struct place at,
     struct pl_cublaslt_key key;
     struct pl_cublaslt_data data;
 
-    if (!at.libs.lt ||
-        !pl_cublaslt_of_matmul(&args, at.real, at.wide, pl_cublaslt_tf32(at.libs.lt), &key,
-                               &data) ||
-        (epilogue != PL_CUBLASLT_PLAIN &&
+    if (!at.libs.lt)
+        return false;
+    if (!pl_cublaslt_of_matmul(&args, at.real, at.wide, pl_cublaslt_tf32(at.libs.lt), &key,
+                               &data)) {
+        if (is_huge(&args))
+            pl_cublaslt_unasked(at.libs.lt, at.real, "product", args.batch * args.m, args.n, args.k,
+                                "a size is above 2147483647");
+        return false;
+    }
+    if ((epilogue != PL_CUBLASLT_PLAIN &&
          !pl_cublaslt_add_epilogue(&key, &data, epilogue, (void *)(uintptr_t)bias, aux)) ||
         !pl_cublaslt_run(at.libs.lt, &key, &data, at.stream))
         return false;
@@ -126,6 +142,31 @@ static bool forward_apart(struct place at, const struct pl_linear_args *a)
     return true;
 }
 
+/* Bias and activation in passes of their own: in f64 the library has no epilogues. A sum of 16 bits
+ * would be rounded before the bias is added. */
+static bool forward_in_passes(struct place at, const struct pl_linear_args *a)
+{
+    void *z = pl_activation_needs_pre(a->act) ? a->pre : a->y;
+    struct pl_binary_args bias = {
+        .n = a->rows * a->out, .m = a->out, .op = PL_BINARY_ADD, .a = z, .b = a->b, .y = z};
+    struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = z, .y = a->y};
+
+    if (a->b && pl_real_size(at.real) == 2) {
+        if (at.libs.lt && a->rows && a->in && a->out)
+            pl_cublaslt_unasked(at.libs.lt, at.real, "layer", a->rows, a->out, a->in,
+                                "it does not add the bias, or that does not begin at a multiple of "
+                                "16 bytes");
+        return false;
+    }
+    if (!product(at, pl_cublaslt_linear_y(a, z), PL_CUBLASLT_PLAIN, NULL, NULL))
+        return false;
+    if (a->b)
+        own[at.real].binary_forward(&bias);
+    if (a->act != PL_ACT_NONE)
+        own[at.real].unary_forward(&act);
+    return true;
+}
+
 static bool try_gelu(const void *ctx, bool fused)
 {
     const struct part *p = ctx;
@@ -146,6 +187,8 @@ static void linear_forward(enum pl_real real, const struct pl_linear_args *a)
     if (!apart && forward_fused(at, a))
         return;
     if (pl_activation_needs_pre(a->act) && forward_apart(at, a))
+        return;
+    if (forward_in_passes(at, a))
         return;
     own[real].linear_forward(a);
     pl_cuda_libs_count(&at.libs, false, 1);

@@ -231,6 +231,100 @@ static void test_algorithms_are_asked_for_once_a_shape(void **state)
     end();
 }
 
+/* In f64 cublasLt has no epilogues. A bias, or relu, costs a pass of its own then, and not the
+ * library. */
+static void test_without_epilogues_products_are_the_librarys(void **state)
+{
+    static const uint8_t shift[ARRAYS];
+
+    for (unsigned i = 0; i < 12; i++) {
+        enum pl_real real = i % 2 ? PL_REAL_F64 : PL_REAL_F32;
+        bool bias = i / 2 % 2;
+        struct pl_linear_args s = {
+            .rows = 4,
+            .in = 6,
+            .out = 16,
+            .act = (enum pl_activation[]){PL_ACT_NONE, PL_ACT_RELU, PL_ACT_GELU}[i / 4]};
+
+        start(false);
+        fake_lt.no_epilogue = true;
+        fill(real);
+        listen_to_stderr();
+        for (int side = 0; side < 2; side++) {
+            s.x = array(side, 0, real, shift);
+            s.w = array(side, 1, real, shift);
+            s.b = bias ? array(side, 2, real, shift) : NULL;
+            s.y = array(side, 3, real, shift);
+            s.pre = array(side, 4, real, shift);
+            if (s.act != PL_ACT_GELU)
+                s.pre = NULL;
+            (side ? &table[real] : pl_kernels_ref(real))->linear_forward(&s);
+        }
+        assert_string_equal(what_was_said(), "");
+        compare(real, s.act == PL_ACT_GELU ? 2e-4 : 0, "a layer in passes");
+        assert_int_equal(atomic_load(&calls.library), 1);
+        assert_int_equal(atomic_load(&calls.own), 0);
+        end();
+    }
+}
+
+static unsigned nothings;
+
+static void linear_nothing(const struct pl_linear_args *a)
+{
+    nothings++;
+}
+
+static void matmul_nothing(const struct pl_matmul_args *a)
+{
+    nothings++;
+}
+
+/* No key has such an op, which is done many times slower all the same. */
+static void test_what_is_not_asked_for_is_told_once(void **state)
+{
+    static _Alignas(256) uint16_t memory16[64];
+    struct pl_kernels k = {
+        .real = PL_REAL_BF16, .linear_forward = linear_nothing, .matmul = matmul_nothing};
+    struct pl_linear_args layer = {.rows = 2,
+                                   .in = 3,
+                                   .out = 8,
+                                   .x = memory16,
+                                   .w = memory16,
+                                   .b = memory16 + 1,
+                                   .y = memory16};
+    struct pl_matmul_args huge = {.batch = 1,
+                                  .m = (size_t)1 << 31,
+                                  .n = 1,
+                                  .k = 1,
+                                  .a_row = 1,
+                                  .b_row = 1,
+                                  .c_row = 1,
+                                  .a = memory16,
+                                  .b = memory16,
+                                  .c = memory16};
+
+    start(false);
+    pl_cublaslt_install(&k);
+    nothings = 0;
+    listen_to_stderr();
+    for (int again = 0; again < 2; again++) {
+        k.linear_forward(&layer);
+        k.matmul(&huge);
+    }
+    layer.rows = 0;
+    k.linear_forward(&layer);
+    assert_string_equal(
+        what_was_said(),
+        "plume: warning: cublasLt does not do this, our own kernels do: bf16 layer, [2, 3] [3, 8]: "
+        "it does not add the bias, or that does not begin at a multiple of 16 bytes\n"
+        "plume: warning: cublasLt does not do this, our own kernels do: bf16 product, "
+        "[2147483648, 1] [1, 1]: a size is above 2147483647\n");
+    assert_int_equal(nothings, 5);
+    assert_int_equal(fake_lt.products, 0);
+    end();
+}
+
 /* As by a library that is older than its headers. */
 static void test_what_cannot_be_described_is_told_once(void **state)
 {
@@ -444,6 +538,8 @@ int main(void)
         cmocka_unit_test(test_what_the_library_cannot_do_is_our_own),
         cmocka_unit_test(test_epilogues_are_fused),
         cmocka_unit_test(test_algorithms_are_asked_for_once_a_shape),
+        cmocka_unit_test(test_without_epilogues_products_are_the_librarys),
+        cmocka_unit_test(test_what_is_not_asked_for_is_told_once),
         cmocka_unit_test(test_what_cannot_be_described_is_told_once),
         cmocka_unit_test(test_shared_b_is_one_matrix),
         cmocka_unit_test(test_sixteen_bits),
