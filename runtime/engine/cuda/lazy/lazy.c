@@ -28,13 +28,26 @@ static const struct place places[] = {
     {PL_ENV_NONE, "/usr/lib/python3*/*-packages/nvidia/*/lib"},
 };
 
-/* Opens a file that is there. The loader's words about one that cannot be opened are kept. */
+/* Opens a file. The loader's words about the first one that is there and cannot be opened are kept.
+ */
 static void *open_file(const char *path, char *why, size_t size)
 {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *text = handle ? NULL : dlerror();
 
-    if (text)
+    if (text && !*why)
+        snprintf(why, size, "%s", text);
+    return handle;
+}
+
+/* Opens what the loader finds by itself. That it has no such file says nothing of one. */
+static void *open_known(const char *file, char *why, size_t size)
+{
+    char text[200] = "";
+    void *handle = open_file(file, text, sizeof(text));
+
+    if (!handle && !*why &&
+        !(strncmp(text, file, strlen(file)) == 0 && strstr(text, "No such file")))
         snprintf(why, size, "%s", text);
     return handle;
 }
@@ -84,11 +97,10 @@ static void *open_in_list(const char *list, const char *file, char *why, size_t 
 /* `why` stays "" if no place has the file. */
 static void *look(const char *file, char *why, size_t size)
 {
-    char loader[8];
     void *handle = open_in_list(pl_env_text(PL_ENV_PLUME_CUDA_LIBS), file, why, size);
 
     if (!handle)
-        handle = open_file(file, loader, sizeof(loader)); /* it only says that it is not there */
+        handle = open_known(file, why, size);
     for (size_t i = 0; !handle && i < PL_COUNT(places); i++)
         handle = open_below(&places[i], file, why, size);
     return handle;
@@ -96,12 +108,15 @@ static void *look(const char *file, char *why, size_t size)
 
 static void open_once(struct pl_lazy *lib)
 {
-    char why[200] = "", ignored[200];
+    char why[200] = "", ignored[200] = "";
 
     lib->tried = true;
     for (size_t i = 0; lib->before && lib->before[i]; i++)
         (void)look(lib->before[i], ignored, sizeof(ignored)); /* stays open */
     lib->handle = look(lib->file, why, sizeof(why));
+    if (lib->handle && *why)
+        pl_log_warn("cuda", "the %s that was found first is not used, but another one: %s",
+                    lib->name, why);
     if (lib->handle)
         pl_log_debug("cuda", "%s is %s", lib->name, lib->file);
     else if (*why)

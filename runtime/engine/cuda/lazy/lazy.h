@@ -5,7 +5,8 @@
  * Looked for, in this order: the folders of $PLUME_CUDA_LIBS; what the loader knows
  * ($LD_LIBRARY_PATH, the system's packages, what the process has loaded already); CUDA's own
  * folders ($CUDA_HOME, /usr/local/cuda*, /opt/cuda); Python's wheels (nvidia/NAME/lib in the
- * site-packages of $VIRTUAL_ENV, $CONDA_PREFIX, ~/.local, /usr/local and /usr). */
+ * site-packages of $VIRTUAL_ENV, $CONDA_PREFIX, ~/.local, /usr/local and /usr). One that cannot be
+ * loaded is told, and the next place is looked at. */
 #ifndef PL_RUNTIME_ENGINE_CUDA_LAZY_LAZY_H
 #define PL_RUNTIME_ENGINE_CUDA_LAZY_LAZY_H
 

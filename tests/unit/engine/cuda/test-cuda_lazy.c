@@ -2,6 +2,7 @@
 /* Libraries that are opened at their first call, from each place where they may be. */
 #include "common/base/fs.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
+#include "tests/unit/engine/cuda/said.h"
 
 #include <dlfcn.h>
 #include <ftw.h>
@@ -125,6 +126,48 @@ static void test_what_cannot_be_loaded_is_told(void **state)
     drop("broken");
 }
 
+/* The loader may find one that it cannot load, as where a library that it needs is missing. */
+static void test_what_the_loader_cannot_load_is_told(void **state)
+{
+    struct pl_error err = {0};
+    char path[256];
+
+    clear();
+    put("broken", true);
+    snprintf(path, sizeof(path), "%s/broken/" FILE_NAME, top);
+    lib.file = path;
+    assert_int_equal(pl_lazy_open(&lib, &err), -ENOENT);
+    assert_non_null(strstr(pl_error_text(&err), "the fake cannot be loaded: "));
+    assert_non_null(strstr(pl_error_text(&err), path));
+    drop("broken");
+    clear();
+    lib.file = path; /* which is no longer there */
+    assert_int_equal(pl_lazy_open(&lib, &err), -ENOENT);
+    assert_non_null(strstr(pl_error_text(&err), "is neither in the loader's folders nor"));
+}
+
+/* Whoever has named a folder gets its library, or a word. */
+static void test_another_one_than_the_first_is_told(void **state)
+{
+    const char *said;
+
+    clear();
+    put("broken", true);
+    put("cuda/lib", false);
+    set("PLUME_CUDA_LIBS", "", "broken");
+    set("CUDA_HOME", "", "cuda");
+    listen_to_stderr();
+    assert_int_equal(pl_lazy_open(&lib, NULL), 0);
+    said = what_was_said();
+    if (strstr(said, "plume: warning: the the fake that was found first is not used, but another "
+                     "one: ") != said ||
+        !strstr(said, "/broken/" FILE_NAME))
+        fail_msg("%s", said);
+    assert_int_equal(dlclose(lib.handle), 0);
+    drop("broken");
+    drop("cuda/lib");
+}
+
 static void test_calls_reach_it(void **state)
 {
     clear();
@@ -156,6 +199,8 @@ int main(void)
         cmocka_unit_test(test_each_place_is_looked_at),
         cmocka_unit_test(test_what_is_missing_is_named),
         cmocka_unit_test(test_what_cannot_be_loaded_is_told),
+        cmocka_unit_test(test_what_the_loader_cannot_load_is_told),
+        cmocka_unit_test(test_another_one_than_the_first_is_told),
         cmocka_unit_test(test_calls_reach_it),
     };
 
