@@ -4,6 +4,7 @@
 #include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -101,6 +102,73 @@ static void test_a_cut_changes_no_early_stop(void **state)
     }
 }
 
+static volatile sig_atomic_t heard; /* a signal */
+static uint64_t cut;                /* step in which it comes; UINT64_MAX: it does not */
+
+static int hear_a_signal(struct plume_context *pl, const struct plume_batch *batch)
+{
+    if (pl->step + 1 == cut)
+        heard = SIGTERM;
+    return 0;
+}
+
+/* A signal that comes in the step after which a validation inside the epoch is due. The run that
+ * goes on has that validation first. */
+static void test_a_signal_takes_no_validation(void **state)
+{
+    static const struct {
+        unsigned ranks;
+        uint64_t cut, accumulate;
+        double every;
+    } cases[] = {
+        {1, 8, 1, 4},  {1, 3, 1, 1}, {2, 8, 1, 4}, {1, 7, 1, 4}, /* none is due */
+        {1, 10, 1, 5},                                           /* it is that at the epoch's end */
+        {1, 2, 2, 3}, /* due in the midst of a group, which ends first: after 4 batches, */
+        {1, 5, 2, 3}, /* and after all 10 */
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *whole = fit_new_run(), *part = fit_new_run();
+        char dir[40];
+
+        assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+        for (int k = 0; k < 2; k++) {
+            struct fit_run *run = k ? part : whole;
+
+            run->options.stop =
+                (struct pl_early_stop_rule){.monitor = "val_loss", .maximize = true, .patience = 4};
+            run->options.limit[PLUME_TRAIN] = fit_batches(10);
+            run->options.limit[PLUME_VALIDATE] = fit_batches(2);
+            run->options.val_check = fit_batches(cases[i].every);
+            run->options.accumulate = cases[i].accumulate;
+            run->options.interrupt = &heard;
+            snprintf(run->hparams[0], 32, "epochs=4");
+            fit_hear(run);
+            run->module.on_train_batch_start = hear_a_signal;
+        }
+        cut = UINT64_MAX;
+        fit_go(whole, cases[i].ranks, 0);
+        fit_assert_good(whole);
+        part->options.checkpoint_dir = dir;
+        part->options.save_top_k = 0;
+        cut = cases[i].cut;
+        fit_go(part, cases[i].ranks, 0);
+        assert_non_null(strstr(part->error, "interrupted at step "));
+        part->error[0] = '\0';
+        cut = UINT64_MAX;
+        fit_go(part, cases[i].ranks, 0);
+        fit_assert_good(part);
+        assert_int_equal(tmpdir_remove(dir), 0);
+        /* Two ranks write their events over each other's. */
+        if ((cases[i].ranks == 1 &&
+             fit_count(part, "validation_start") != fit_count(whole, "validation_start")) ||
+            part->step != whole->step || strcmp(part->hash, whole->hash) != 0)
+            fail_msg("case %zu: %d validations and %llu steps, without a signal %d and %llu", i,
+                     fit_count(part, "validation_start"), (unsigned long long)part->step,
+                     fit_count(whole, "validation_start"), (unsigned long long)whole->step);
+    }
+}
+
 static int (*all_data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
 
 static int whole_batches(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
@@ -151,6 +219,7 @@ int main(void)
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_a_validation_that_stops_is_the_last),
         cmocka_unit_test(test_a_cut_changes_no_early_stop),
+        cmocka_unit_test(test_a_signal_takes_no_validation),
         cmocka_unit_test(test_data_below_a_batch_is_refused),
     };
 

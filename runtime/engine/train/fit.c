@@ -155,6 +155,7 @@ static int validate_between(struct pl_trainer *t, struct pl_error *err)
     if (r < 0 || t->interrupted)
         return r;
     memcpy(t->state.loss, loss, sizeof(loss));
+    t->state.due = false;
     pl_progress_clear(&t->logger.progress);
     if (prints(t))
         print_position(t);
@@ -276,13 +277,19 @@ static bool in_group(const struct pl_trainer *t)
 static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_error *err)
 {
     struct pl_loader *loader = &t->stage[PLUME_TRAIN].loader;
-    bool this_epoch = validates(t), due = false;
+    bool this_epoch = validates(t), due;
     uint64_t mine = pl_eval_batches(t, PLUME_TRAIN), n = 0, every = 0, validated = UINT64_MAX;
     int r = agree_on_batches(t, mine, &n, err);
 
     t->off_schedule = false;
     if (r == 0)
         r = validation_interval(t, n, &every, err);
+    this_epoch = this_epoch && every;
+    t->state.due = t->state.due && this_epoch;
+    if (r == 0 && t->state.due && t->state.batch < n && !out_of_steps(t)) {
+        validated = t->state.batch; /* a signal has kept the run before from it */
+        r = validate_between(t, err);
+    }
     while (r == 0 && t->state.batch < n && !(t->stopping && t->accumulated == 0) &&
            !out_of_steps(t)) {
         uint64_t begin = pl_timeline_begin(t->timeline), begin_ns = pl_now_ns();
@@ -304,18 +311,18 @@ static int train_batches(struct pl_trainer *t, bool *ret_validate, struct pl_err
         if (r == 0)
             r = agree_on_time(t, err);
         note_own_time(t, begin_ns, spent_ns);
-        due = due || (this_epoch && every && t->state.batch % every == 0);
-        if (r == 0 && due && !in_group(t) && !last && !out_of_steps(t) && !t->interrupted) {
-            due = false;
+        t->state.due = t->state.due || (this_epoch && t->state.batch % every == 0);
+        if (r == 0 && t->state.due && !in_group(t) && !last && !out_of_steps(t) &&
+            !t->interrupted) {
             validated = t->state.batch;
             r = validate_between(t, err);
         }
     }
     t->epoch_incomplete = t->state.batch < n && !t->options->fast_dev_run;
-    due = due || (this_epoch && every && t->state.batch % every == 0);
+    due = t->state.due || (this_epoch && t->state.batch % every == 0);
     t->off_schedule = !due;
     *ret_validate = t->state.batch != validated && /* by what has ended the training */
-                    (due || (this_epoch && every && t->state.batch < n));
+                    (due || (this_epoch && t->state.batch < n));
     return r;
 }
 
@@ -387,7 +394,7 @@ static int end_epoch(struct pl_trainer *t, bool validating, struct pl_error *err
         return interrupt(t, err);
     if (r < 0)
         return r;
-    t->in_epoch = t->state.open = false;
+    t->in_epoch = t->state.open = t->state.due = false;
     memcpy(t->state.loss, loss, sizeof(loss));
     if (t->epoch_incomplete && !t->off_schedule)
         keep_metrics(t);

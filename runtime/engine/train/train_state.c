@@ -20,14 +20,14 @@ static int save_hparams(const struct pl_visit *v, const struct pl_hparams *hpara
     return r;
 }
 
-/* Checkpoints of earlier versions lack it. */
+/* Checkpoints of earlier versions lack it, or "due". */
 static void visit_epoch(struct pl_visit_object *loops, struct pl_train_state *s)
 {
     struct pl_mini_value unused;
-    uint64_t open = s->open;
+    uint64_t open = s->open, due = loops->saving && s->due;
 
     if (!loops->saving && (!loops->text || pl_mini_find(loops->text, "open", &unused) < 0)) {
-        s->open = false;
+        s->open = s->due = false;
         s->loss[0] = s->loss[1] = 0;
         return;
     }
@@ -35,6 +35,9 @@ static void visit_epoch(struct pl_visit_object *loops, struct pl_train_state *s)
     pl_visit_double(loops, "loss_sum", &s->loss[0]);
     pl_visit_double(loops, "loss_weight", &s->loss[1]);
     s->open = open;
+    if (loops->saving || pl_mini_find(loops->text, "due", &unused) >= 0)
+        pl_visit_u64(loops, "due", &due, 1);
+    s->due = due;
 }
 
 static int visit_position(const struct pl_visit *v, struct pl_train_state *s)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The state of a training run: everything that a checkpoint keeps (doc/semantics.md 4.4).
  *
- *   keys     version, module, epoch, global_step, loops {batches, samples, open, loss_sum,
- *            loss_weight}, sampler {seed}, hyper_parameters; unless only weights are kept, also
- *            callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states and
+ *   keys     version, module, epoch, global_step, loops {batches, samples, open, due,
+ *            loss_sum, loss_weight}, sampler {seed}, hyper_parameters; unless only weights are
+ * kept, also callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states and
  *            lr_schedulers (lists with one entry per optimizer), amp_scaling_state. "missed" of an
  *            optimizer counts by name the steps that left a parameter out
  *   tensors  NAME (parameters and buffers), plume.optimizer_states/I/SLOT/NAME,
@@ -46,6 +46,7 @@ struct pl_train_state {
     uint64_t batch;       /* completed batches of the running epoch on this rank */
     double loss[2];       /* of these batches on all ranks: sum and weight of train_loss */
     bool open;            /* the running epoch's end, with its validation, is still to come */
+    bool due;             /* so is a validation inside the epoch, after its last batch so far */
 };
 
 /* Puts the state into an empty checkpoint; what the ranks have shards of is apart there
