@@ -16,7 +16,7 @@ static void forward(void *ctx, size_t begin, size_t end)
         const float *restrict x = (const float *)a->x + r * n;
         float *restrict y = (float *)a->y + r * n;
         float norm = sqrtf(PL_LANE_SUM(n, x[i] * x[i]));
-        float inverse = 1 / (norm > (float)a->eps ? norm : (float)a->eps);
+        float inverse = 1 / (norm <= (float)a->eps ? (float)a->eps : norm);
 
         for (size_t i = 0; i < n; i++)
             y[i] = x[i] * inverse;
@@ -34,8 +34,8 @@ static void backward(void *ctx, size_t begin, size_t end)
         const float *restrict dy = (const float *)a->dy + r * n;
         float *restrict dx = (float *)a->dx + r * n;
         float norm = ((const float *)a->norm)[r], eps = (float)a->eps;
-        float inverse = 1 / (norm > eps ? norm : eps);
-        float sum = norm > eps ? PL_LANE_SUM(n, y[i] * dy[i]) : 0;
+        float inverse = 1 / (norm <= eps ? eps : norm);
+        float sum = norm <= eps ? 0 : PL_LANE_SUM(n, y[i] * dy[i]);
 
         if (a->dx_add)
             for (size_t i = 0; i < n; i++)

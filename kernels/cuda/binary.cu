@@ -81,7 +81,7 @@ template <class T> struct by_b {
         if (op == PL_BINARY_MUL)
             return d * load(a, at);
         z = load(b, i);
-        return -d * load(a, at) / (z * z);
+        return -(d / z) * (load(a, at) / z);
     }
 };
 

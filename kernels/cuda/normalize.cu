@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     y += r * n;
     row_each<TEAM, PER>(n, [&](size_t i, unsigned k) { sum += row(i, k) * row(i, k); });
     length = sqrt(row_team<TEAM>::sum(sum));
-    scale = length > eps ? length : eps;
+    scale = length <= eps ? eps : length;
     row_put<TEAM, PER>(n, y, false, [&](size_t i, unsigned k) { return row(i, k) / scale; });
     if (row_team<TEAM>::at() == 0)
         norm[r] = length;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(row_team<TEAM>::block)
     length = norm[r];
     row_each<TEAM, PER>(n, [&](size_t i, unsigned k) { sum += of_y(i, k) * of_dy(i, k); });
     sum = row_team<TEAM>::sum(sum);
-    if (!(length > eps)) { /* y is x / eps here, for any length of x */
+    if (length <= eps) { /* y is x / eps here, for any length of x */
         sum = 0;
         length = eps;
     }

@@ -26,7 +26,7 @@ static double slope_b(enum pl_binary op, double a, double b)
     return op == PL_BINARY_ADD   ? 1
            : op == PL_BINARY_SUB ? -1
            : op == PL_BINARY_MUL ? a
-                                 : -a / (b * b);
+                                 : -a / b / b;
 }
 
 void PL_REF(binary_forward)(const struct pl_binary_args *a)

@@ -12,7 +12,7 @@ void PL_REF(normalize_forward)(const struct pl_normalize_args *a)
             sum += (double)x[i] * x[i];
         norm = sqrt(sum);
         for (size_t i = 0; i < a->n; i++)
-            y[i] = (real)(x[i] / (norm > a->eps ? norm : a->eps));
+            y[i] = (real)(x[i] / (norm <= a->eps ? a->eps : norm));
         ((real *)a->norm)[r] = (real)norm;
     }
 }
@@ -24,10 +24,10 @@ void PL_REF(normalize_backward)(const struct pl_normalize_args *a)
         real *dx = (real *)a->dx + r * a->n;
         double norm = ((const real *)a->norm)[r], sum = 0;
 
-        for (size_t i = 0; norm > a->eps && i < a->n; i++)
+        for (size_t i = 0; !(norm <= a->eps) && i < a->n; i++)
             sum += (double)y[i] * dy[i];
         for (size_t i = 0; i < a->n; i++)
             dx[i] = (real)((a->dx_add ? dx[i] : 0) +
-                           (dy[i] - y[i] * sum) / (norm > a->eps ? norm : a->eps));
+                           (dy[i] - y[i] * sum) / (norm <= a->eps ? a->eps : norm));
     }
 }

@@ -49,6 +49,33 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+/* The square of the divisor is infinite or 0, and the slope is a number. f16 has no such. */
+static void far(const struct pl_kernels *got, size_t times)
+{
+    static const float pairs[][2] = {{1e30f, 1e20f}, {3e38f, 1e20f},   {-1e34f, 2e19f},
+                                     {0, 1e-30f},    {1e-30f, 1e-25f}, {-1e-36f, 1e-24f}};
+
+    for (size_t i = 0; i < PL_COUNT(pairs) && check_storage() != PL_REAL_F16; i++) {
+        float *x = check_floats(times, FILL_ZERO), *dy = check_floats(times, FILL_RANDOM);
+        float *z = check_floats(1, FILL_RANDOM), *db = check_floats(1, FILL_RANDOM);
+        double want = 0, most = 0;
+
+        z[0] = pairs[i][1];
+        for (size_t k = 0; k < times; k++) {
+            double slope = -(double)pairs[i][0] / z[0] / z[0];
+
+            x[k] = pairs[i][0];
+            want += dy[k] * slope;
+            most += fabs(dy[k] * slope);
+        }
+        check_case("binary %g / %g, %zu times", pairs[i][0], pairs[i][1], times);
+        got->binary_backward(&(struct pl_binary_args){
+            .n = times, .m = 1, .op = PL_BINARY_DIV, .a = x, .b = z, .dy = dy, .db = db});
+        check_close("db", 0, db[0], want, (check_storage() == PL_REAL_BF16 ? 2e-2 : 1e-5) * most);
+        check_end_case();
+    }
+}
+
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int op = PL_BINARY_ADD; op <= PL_BINARY_DIV; op++) {
@@ -58,5 +85,9 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         one(ref, got, 1, 70001, (enum pl_binary)op, FILL_RANDOM);
         one(ref, got, 300, 300, (enum pl_binary)op, FILL_RANDOM);
         one(ref, got, 70001, 1, (enum pl_binary)op, FILL_RANDOM);
+    }
+    for (size_t times = 1; times < 40; times += 19) {
+        far(ref, times);
+        far(got, times);
     }
 }

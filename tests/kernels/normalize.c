@@ -45,6 +45,34 @@ static void one(const struct pl_kernels *ref,
     check_end_case();
 }
 
+/* A row with a NaN has no length, so nothing in it is a number; rows beside it are as ever. */
+static void not_a_number(const struct pl_kernels *got, size_t n)
+{
+    float *x = check_floats(3 * n, FILL_RANDOM), *y = check_floats(3 * n, FILL_RANDOM);
+    float *dx = check_floats(3 * n, FILL_RANDOM);
+    struct pl_normalize_args a = {.rows = 3,
+                                  .n = n,
+                                  .eps = 1e-3,
+                                  .x = x,
+                                  .dy = check_floats(3 * n, FILL_RANDOM),
+                                  .y = y,
+                                  .norm = check_floats(3, FILL_RANDOM),
+                                  .dx = dx};
+
+    x[n + check_random(n)] = NAN;
+    check_case("normalize a NaN among %zu", n);
+    got->normalize_forward(&a);
+    got->normalize_backward(&a);
+    for (size_t i = 0; i < 3 * n; i++) {
+        bool none = i / n == 1;
+
+        check_close("y", i, y[i], none ? NAN : (double)y[i], 0);
+        check_close("dx", i, dx[i], none ? NAN : (double)dx[i], 0);
+        check_close("finite", i, !none && !(isfinite(y[i]) && isfinite(dx[i])), 0, 0);
+    }
+    check_end_case();
+}
+
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (size_t i = 0; i < check_many(400, 120); i++)
@@ -55,4 +83,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             (enum fill)check_random(FILL_DENORM + 1));
     one(ref, got, 3, 9001, FILL_RANDOM);
     one(ref, got, 300, 129, FILL_RANDOM);
+    for (size_t n = 1; n < 200; n += 33) {
+        not_a_number(ref, n);
+        not_a_number(got, n);
+    }
 }
