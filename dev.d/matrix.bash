@@ -202,7 +202,7 @@ row_pjrt() {
     reconfigure_in "$dir" -Dpjrt=enabled "-Dpjrt_dir=$(echo "$cache"/plume/pjrt-*)" -Dtests=enabled \
         -Dwerror=true -Dcuda=disabled -Dmpi=disabled -Dslurm=disabled
     meson test -C "$dir" --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs \
-        xla.bats graphs-xla engine_lower
+        xla.bats graphs-xla graphs-xla-huge engine_lower
     grep -q '"name": "[^"]*graphs-xla".*"result": "OK"' "$dir/meson-logs/testlog.json" || die "graphs-xla was skipped"
 }
 

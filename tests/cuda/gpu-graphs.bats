@@ -60,6 +60,7 @@ load gpu
     measured 1 "${clip[@]}" --max-steps 4 --checkpoint-dir b --save-last mlp
     measured 1 "${clip[@]}" --resume b/last.ckpt mlp
     PLUME_PROFILE=1 measured 0 "${clip[@]}" mlp
+    measured 0 "${clip[@]}" --recompute mlp
     PLUME_EMULATED_GRAPHS=0 measured 0 "${clip[@]}" mlp
     grep -q 'emulated:0: gradients are measured without a graph, which is slower: there are enough' on.err
 }

@@ -4,6 +4,7 @@
 
 graphs.py N [SEED]    writes N graphs to standard output; the same N and seed write the same.
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
+graphs.py --huge      writes graphs of each activation of a huge number.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
 computed in f64 and f32; halves.py has the 16-bit types. What is compared with f32 may differ by much more than the two do."""
@@ -12,7 +13,7 @@ import sys
 
 import torch
 
-import ops  # noqa: F401, fills OPS
+import ops  # fills OPS
 import ops_net  # noqa: F401, fills OPS
 from graph import OPS, Graph, Unfit
 
@@ -154,9 +155,28 @@ def graphs(n, seed, names, steps=None, **more):
         seed += 1
 
 
+def huge():
+    """The square of the larger ones is infinite in f32, where PyTorch's own gelu_tanh has no gradient."""
+    for act, f in enumerate(ops.ACTS):
+        for number in (s * x for x in (1e5, 1e20, 1e30) for s in (1, -1)):
+            g = Graph(random.Random(1))
+            g.leaves = [torch.tensor([number], dtype=torch.float32).double()]
+            g.calls = [("activate", [("leaf", 0)], [act], f)]
+            values, grads, states = exact = run(g, torch.float64, [0])
+
+            def limits(kind, i, exact=exact):
+                largest = max(1.0, float(exact[0 if kind == "out" else 1][i].abs().max()))
+                return 1e-11 * largest, 2e-5 * largest
+
+            yield written(g, f"activate-{act}-of-{number:g}", [0], values, grads, states, limits)
+
+
 def main():
     torch.set_num_threads(1)
     names = sorted(OPS)
+    if sys.argv[1] == "--huge":
+        print("\n".join(huge()))
+        return
     if sys.argv[1] == "--each":
         for name in names:
             # Alone, and of the result of views.
