@@ -228,9 +228,11 @@ static inline plume_tensor *plume_cross_entropy_smooth(struct plume_context *pl,
                                                        plume_tensor *labels,
                                                        double smoothing)
 {
-    plume_tensor *labelled = plume_cross_entropy(pl, logits, labels);
-    plume_tensor *even = plume_mean_of_all(pl, plume_log_softmax(pl, logits));
+    plume_tensor *labelled = plume_cross_entropy(pl, logits, labels), *even;
 
+    if (smoothing == 0) /* 0 times an infinite logarithm is NaN */
+        return labelled;
+    even = plume_mean_of_all(pl, plume_log_softmax(pl, logits));
     return pl_f32_sub(pl, pl_f32_scale(pl, labelled, 1 - smoothing, 0),
                       pl_f32_scale(pl, even, smoothing, 0));
 }

@@ -56,6 +56,34 @@ static void test_losses(void **state)
     check(&step, plume_cross_entropy_smooth(&step.pl, a, b, 0.15), &golden_smooth, 1);
 }
 
+/* Without smoothing a class that is masked out by minus infinity costs nothing; with it, it costs
+ * infinity, as in PyTorch. */
+static void test_smoothing_of_a_masked_class(void **state)
+{
+    (void)state;
+    for (int smooth = 0; smooth < 2; smooth++) {
+        int32_t classes[] = {0, 2};
+        plume_tensor *logits, *labels, *loss;
+        struct step step;
+
+        begin(&step);
+        logits = REAL(2, 3);
+        step.data[0][1] = -INFINITY;
+        labels = &step.leaf[step.n++];
+        assert_int_equal(pl_tensor_init(labels, PLUME_I32, 1, (size_t[]){2}), 0);
+        labels->data = classes;
+        loss = plume_cross_entropy_smooth(&step.pl, logits, labels, smooth ? 0.1 : 0);
+        run(&step, loss);
+        if (smooth)
+            assert_true(*(double *)pl_tensor_data(loss) == INFINITY);
+        else
+            assert_true(isfinite(*(double *)pl_tensor_data(loss)));
+        for (size_t k = 0; k < 6 && !smooth; k++)
+            assert_true(k == 1 ? step.grad[0][k] == 0 : isfinite(step.grad[0][k]));
+        pl_tape_finish(&step.tape);
+    }
+}
+
 /* A p of 0 adds 0, and one below 0, as of logarithms of shares, is an error: PyTorch's result is
  * NaN.
  */
@@ -550,6 +578,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_smoothing_of_a_masked_class),
         cmocka_unit_test(test_kl_div_of_what_is_no_share),
         cmocka_unit_test(test_losses_of_two_that_do_not_fit),
         cmocka_unit_test(test_norms),
