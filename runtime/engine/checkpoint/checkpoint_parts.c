@@ -56,6 +56,14 @@ int pl_checkpoint_put_part(int fd, uint64_t place, const void *data, size_t byte
     return 0;
 }
 
+/* Has this node forget the file's pages, into which other nodes write, too. The client of a network
+ * file system would go on to read them, and to write them whole, over the other nodes' bytes. They
+ * are clean after the file was closed. */
+static void forget_pages(int fd)
+{
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 /* Writes the tensors in memory, and notes where the others begin. *ret_end: the file's size. */
 static int put_tensors(
     const struct pl_checkpoint *c, int fd, uint64_t place, uint64_t *ret_places, uint64_t *ret_end)
@@ -103,6 +111,12 @@ int pl_checkpoint_begin(const struct pl_checkpoint *checkpoint,
         r = put_tensors(checkpoint, fd, front.len, ret_places, &end);
     if (r == 0 && ftruncate(fd, (off_t)end) < 0)
         r = -errno;
+    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
+        r = -errno;
+    if (r == 0)
+        fd = open(temp, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY);
+    if (fd >= 0)
+        forget_pages(fd);
     if (r < 0) {
         unlink(temp);
         return pl_error_errno(err, r, "cannot write checkpoint '%s'", path);
@@ -141,6 +155,7 @@ static int put_sum(const char *temp)
 
     if (fd < 0)
         return -errno;
+    forget_pages(fd);
     r = sum_file(fd, &sum);
     if (r < 0)
         return r;
