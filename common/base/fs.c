@@ -6,6 +6,7 @@
 #include "common/base/buf.h"
 #include "common/base/env.h"
 #include "common/base/fault.h"
+#include "common/base/shared_fs.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -21,6 +22,7 @@
 
 #define FDS_PAUSE_MS 2
 #define FDS_LIMIT_MS 10000
+#define APPEND_LOCK_MS 2000 /* for others that append: each takes milliseconds */
 
 char *pl_strf(const char *fmt, ...)
 {
@@ -134,10 +136,16 @@ int pl_fd_read(
 int pl_file_read(
     const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err)
 {
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    static const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    _cleanup_close_ int fd = open(path, flags);
+    int error = errno;
 
+    if (fd < 0 && error == ENOENT && pl_dir_renew_of(path)) { /* another host may have made it */
+        fd = open(path, flags);
+        error = errno;
+    }
     if (fd < 0)
-        return pl_error_errno(err, errno, "cannot open '%s'", path);
+        return pl_error_errno(err, error, "cannot open '%s'", path);
     return pl_fd_read(fd, path, max_bytes, ret, ret_len, err);
 }
 
@@ -299,6 +307,8 @@ int pl_file_append(
 
     if (fd < 0)
         return pl_error_errno(err, errno, "cannot open '%s'", path);
+    if (len > 0)
+        (void)pl_file_lock(fd, APPEND_LOCK_MS); /* without one, as before there were locks */
     if (len > 0 && line_is_torn(fd))
         r = pl_write_all(fd, "\n", 1);
     if (r == 0)

@@ -22,8 +22,9 @@ int pl_mkdir_p(const char *path, mode_t mode, struct pl_error *err);
  * the effective user and closed to others. -EPERM where it is somebody else's or open. */
 int pl_mkdir_private(const char *path, struct pl_error *err);
 
-/* Reads a regular file of at most max_bytes; *ret ends with a NUL, caller frees.
- * ret_len may be NULL. -EFBIG past the limit. */
+/* Reads a regular file of at most max_bytes; *ret ends with a NUL, caller frees. On a network file
+ * system it is there as soon as another host has made it. ret_len may be NULL. -EFBIG past the
+ * limit. */
 int pl_file_read(
     const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err);
 
@@ -59,8 +60,10 @@ int pl_file_write_at(int dir_fd,
  * as one of them. At most 8 names; one that is not there is an error. */
 int pl_dir_sync(const char *dir, const char *const *names, size_t n, struct pl_error *err);
 
-/* Appends a line with a single write to an O_APPEND descriptor of its own. A last line that a full
- * disk has cut off is ended first, so that it takes no other with it: that takes 50 ms. */
+/* Appends a line with a single write to an O_APPEND descriptor of its own, under a lock where the
+ * file system has locks: on a network file system two hosts would write at the same place. A last
+ * line that a full disk has cut off is ended first, so that it takes no other with it: that takes
+ * 50 ms. */
 int pl_file_append(
     const char *path, const void *data, size_t len, mode_t mode, struct pl_error *err);
 
