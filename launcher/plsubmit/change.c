@@ -3,6 +3,7 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/shared_fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "common/run/run_tasks.h"
@@ -10,7 +11,6 @@
 
 #include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -49,13 +49,25 @@ static int split(const char *word, char **ret_sweep, char **ret_trials)
     return !*ret_sweep || (trials && !*ret_trials) ? -ENOMEM : 0;
 }
 
+/* On NFS the lock of a folder is known to its host only, and that of a file, if it is open for
+ * writing, to all hosts. */
 int pl_change_lock(const char *dir, int *ret, struct pl_error *err)
 {
-    _cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int fd = -EBADF;
+    int r = 0;
 
-    if (fd < 0)
+    if (dir_fd < 0)
         return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+    fd = openat(dir_fd, "key", O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd >= 0)
+        r = pl_file_lock(fd, 0);
+    if (fd < 0 || (r < 0 && r != -ETIMEDOUT)) {
+        pl_closep(&fd);
+        fd = PL_TAKE_FD(dir_fd);
+        r = pl_file_lock(fd, 0);
+    }
+    if (r == -ETIMEDOUT)
         return pl_error_set(err, -EBUSY, "another plsubmit changes '%s' now: try again later", dir);
     *ret = PL_TAKE_FD(fd);
     return 0;
