@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/own.h"
 #include "common/base/parse.h"
+#include "common/base/shared_fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 #include "common/run/run_tasks.h"
@@ -169,6 +170,7 @@ static int open_run(const char *dir, bool own, struct pl_run **ret, struct pl_er
     run->dir = realpath(dir, NULL);
     if (!run->dir)
         return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
+    pl_dir_renew(run->dir); /* trials that have begun on other hosts */
     r = own ? pl_own_folder_open(AT_FDCWD, run->dir, &run->dir_fd, err) : 0;
     if (r == 0)
         r = load_sweep(run, err);

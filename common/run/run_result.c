@@ -2,6 +2,7 @@
 /* Trial states, paths inside a run folder, and result.json. */
 #include "common/base/fs.h"
 #include "common/base/own.h"
+#include "common/base/shared_fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_folder_private.h"
 
@@ -118,6 +119,11 @@ int pl_run_write_file(const struct pl_run *run,
 
 int pl_run_n_attempts(const struct pl_run *run, unsigned trial, unsigned *ret)
 {
+    _cleanup_free_ char *folder = pl_run_trial_path(run, trial, NULL);
+
+    if (!folder)
+        return -ENOMEM;
+    pl_dir_renew(folder); /* another host may have begun one */
     for (unsigned n = 0;; n++) {
         _cleanup_free_ char *path = pl_run_attempt_path(run, trial, n, NULL);
         struct stat st;
@@ -238,11 +244,13 @@ static int write_reserved(const struct pl_run *run, unsigned trial, const struct
 /* True if an attempt after that of the result has claimed the trial. */
 static bool is_superseded(const struct pl_run *run, unsigned trial, const json_t *result)
 {
-    _cleanup_free_ char *path = NULL;
+    _cleanup_free_ char *folder = pl_run_trial_path(run, trial, NULL), *path = NULL;
     int64_t attempt;
 
     if (pl_json_int(result, "attempt", &attempt) < 0 || attempt < 0 || attempt >= INT32_MAX)
         return false;
+    if (folder)
+        pl_dir_renew(folder); /* another host may have */
     path = pl_run_attempt_path(run, trial, (unsigned)attempt + 1, "claim");
     return path && access(path, F_OK) == 0;
 }

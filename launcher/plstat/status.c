@@ -2,6 +2,7 @@
 #include "launcher/plstat/status.h"
 #include "common/base/fs.h"
 #include "common/base/own.h"
+#include "common/base/shared_fs.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/reported.h"
@@ -485,6 +486,7 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
     double since_s;
     int r = 0;
 
+    pl_dir_renew(pl_run_dir(s->run)); /* for trials' folders that other hosts have made */
     for (size_t i = 0; r == 0 && i < s->n_trials; i++)
         r = pl_trial_status_read(s->run, &s->trials[i], notes);
     if (r == 0)

@@ -3,6 +3,7 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/shared_fs.h"
 #include "common/proto/json.h"
 #include "common/run/reported.h"
 #include "common/run/run_local.h"
@@ -23,7 +24,8 @@
 /* RUNNING -> ENDED                    done, and nothing follows in the job script
  *         -> SETTLING -> ENDED        another result: it counts after the job has left the queue,
  *                                     because a requeued job runs again
- *         -> MISSED -> ENDED          not in two successive answers of the queue, no result: lost
+ *         -> MISSED -> ENDED          not in two successive answers of the queue, and no result
+ *                                     by then: lost
  */
 enum trial_mark {
     RUNNING,
@@ -69,9 +71,12 @@ static void end(struct waiting *w, unsigned trial, bool done)
 /* The state in a trial's result; PL_TRIAL_RUNNING without a result. */
 static enum pl_trial_state result_state(const struct waiting *w, unsigned trial)
 {
+    _cleanup_free_ char *folder = pl_run_trial_path(w->run, trial, NULL);
     _cleanup_(json_decrefp) json_t *result = NULL;
     enum pl_trial_state state;
 
+    if (folder)
+        pl_dir_renew(folder); /* another host may have replaced it */
     if (pl_run_result_read(w->run, trial, &result, &state, NULL) < 0)
         return PL_TRIAL_RUNNING;
     return state;
@@ -126,6 +131,7 @@ static int scan(struct waiting *w)
 {
     int r = 0;
 
+    pl_dir_renew(pl_run_dir(w->run)); /* for trials' folders that other hosts have made */
     for (unsigned trial = 0; trial < pl_run_n_trials(w->run) && r == 0; trial++)
         r = check_trial(w, trial);
     return r;
@@ -199,10 +205,8 @@ static void apply_queue(struct waiting *w, unsigned trial, bool queued)
         return;
     if (queued)
         mark(w, trial, RUNNING);
-    else if (w->marks[trial] == SETTLING) /* a later attempt may have ended since */
-        end(w, trial, result_state(w, trial) == PL_TRIAL_DONE);
-    else if (w->marks[trial] == MISSED)
-        end(w, trial, false);
+    else if (w->marks[trial] == SETTLING || w->marks[trial] == MISSED)
+        end(w, trial, result_state(w, trial) == PL_TRIAL_DONE); /* it may be newer than the scan */
     else
         mark(w, trial, MISSED);
 }
@@ -239,6 +243,7 @@ static int ask_queue(struct waiting *w)
         note_queued(w, line, len, queued);
         line += len + (line[len] == '\n');
     }
+    pl_dir_renew(pl_run_dir(w->run));
     for (unsigned trial = 0; trial < pl_run_n_trials(w->run); trial++)
         apply_queue(w, trial, queued[trial]);
     return 0;

@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/shared_fs.h"
 #include "common/proto/json.h"
 #include "common/run/run_end.h"
 
@@ -45,9 +46,12 @@ static int set_counts(const struct pl_run *run)
     int r;
 
     for (unsigned trial = 0; trial < trials; trial++) {
+        _cleanup_free_ char *folder = pl_run_trial_path(run, trial, NULL);
         _cleanup_(json_decrefp) json_t *result = NULL;
         enum pl_trial_state state;
 
+        if (folder)
+            pl_dir_renew(folder); /* another host may have replaced the result */
         if (pl_run_result_read(run, trial, &result, &state, NULL) < 0)
             continue;
         if (state == PL_TRIAL_DONE || state == PL_TRIAL_PRUNED)

@@ -55,7 +55,7 @@ class Terminal:
 
 
 def main():
-    print("1..2")
+    print("1..3")
     with tempfile.TemporaryDirectory(prefix="plume-wait-") as top:
         os.mkdir(f"{top}/fakes")
         os.mkdir(f"{top}/home")
@@ -74,7 +74,7 @@ def main():
             t.expect(r"\r\S+: 0 of 5 done, 0 not, 0 running, 5 waiting\x1b\[K")
             run = f"{top}/runs/{os.listdir(f'{top}/runs')[0]}"
             # Who waits holds no lock: another plsubmit may change the sweep.
-            fd = os.open(run, os.O_RDONLY)
+            fd = os.open(f"{run}/key", os.O_RDWR)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.close(fd)
             os.mkdir(f"{run}/trial-0001")
@@ -107,6 +107,7 @@ def main():
                 process.wait()
         print("ok 1 --wait on a terminal")
         test_teardown(top, env)
+        test_network_file_system(top, env)
 
 
 def test_teardown(top, env):
@@ -129,6 +130,40 @@ def test_teardown(top, env):
         print("ok 2 --wait waits for the tear-down")
     except AssertionError as e:
         print(f"# {e}\nnot ok 2 --wait waits for the tear-down")
+        sys.exit(1)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_network_file_system(top, env):
+    """A client of NFS that has looked for a result in vain does not see it for a minute, unless it asks again."""
+    library = os.environ.get("FAKE_NFS_LIB")
+    if not library:  # a sanitizer's runtime must be loaded first
+        print("ok 3 --wait on a network file system # skip nothing can be preloaded")
+        return
+    os.unlink(f"{top}/left")
+    os.unlink(f"{top}/asked")
+    process = subprocess.Popen(["plsubmit", "--wait", "--parsable", "--grid", "a=1,2", "true"], cwd=top,
+                               env={**env, "LD_PRELOAD": library, "FAKE_NFS": f"{top}/runs/"},
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        run = process.stdout.readline().split(";")[1]
+        os.mkdir(f"{run}/trial-0000")
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(f"{top}/asked"):  # it has looked for the results
+            if process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"ended before the job has left the queue: {process.returncode}")
+            time.sleep(0.02)
+        result(run, 0, "done")
+        result(run, 1, "done")
+        write(f"{top}/left", "")
+        if process.wait(LIMIT) != 0:
+            raise AssertionError(f"{process.returncode}: {process.stdout.read()}")
+        print("ok 3 --wait on a network file system")
+    except AssertionError as e:
+        print(f"# {e}\nnot ok 3 --wait on a network file system")
         sys.exit(1)
     finally:
         if process.poll() is None:
