@@ -79,6 +79,8 @@ int pl_run_local_note(int lock, struct pl_error *err)
     r = ftruncate(lock, 0) < 0 || lseek(lock, 0, SEEK_SET) < 0
             ? -errno
             : pl_write_all(lock, pl_buf_str(&text), text.len);
+    if (r == 0) /* or other hosts do not see it */
+        r = pl_fd_sync(lock);
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", LOCK_FILE) : 0;
 }
 

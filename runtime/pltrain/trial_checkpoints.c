@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/shared_fs.h"
 #include "runtime/engine/checkpoint/retention.h"
 #include "runtime/engine/util/sha256.h"
 
@@ -188,8 +189,10 @@ static struct folder choose(const struct folders *all, const char *run)
 
 static int is_there(const char *path, bool *ret, struct pl_error *err)
 {
-    *ret = access(path, F_OK) == 0;
-    return *ret || errno == ENOENT ? 0 : pl_error_errno(err, errno, "cannot look at '%s'", path);
+    int r = pl_file_look(path);
+
+    *ret = r == 0;
+    return r == 0 || r == -ENOENT ? 0 : pl_error_errno(err, r, "cannot look at '%s'", path);
 }
 
 /* *ret = the last.ckpt of folder `number`. If it has none, and its run went on from the run before:

@@ -2,6 +2,7 @@
 #include "runtime/engine/checkpoint/folder_lock.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/shared_fs.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 /* NFS releases the locks of a lost node after its lease of 90 s. */
 #define EXPIRE_MS 120000
 #define AGAIN_MS 500
+#define TRIES 100 /* others remove their locks meanwhile */
 
 static bool unsupported(int error)
 {
@@ -24,11 +26,13 @@ static bool unsupported(int error)
 /* Returns 0, 1 (another run holds it), or -errno. *ret_fd = -1: there are no locks. */
 static int try_lock(const char *path, int *ret_fd)
 {
-    for (;;) {
+    for (int turn = 0; turn < TRIES; turn++) {
         _cleanup_close_ int fd =
             open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0666);
         struct stat held, named;
 
+        if (fd < 0 && errno == ESTALE) /* removed on another host, as it was opened */
+            continue;
         if (fd < 0)
             return -errno;
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -36,13 +40,14 @@ static int try_lock(const char *path, int *ret_fd)
             return errno == EWOULDBLOCK ? 1 : unsupported(errno) ? 0 : -errno;
         }
         /* The last holder removes the file: a lock on a removed file is none. */
-        if (fstat(fd, &held) < 0)
-            return -errno;
-        if (stat(path, &named) == 0 && named.st_ino == held.st_ino && named.st_dev == held.st_dev) {
+        pl_dir_renew_of(path);
+        if (fstat(fd, &held) == 0 && stat(path, &named) == 0 && named.st_ino == held.st_ino &&
+            named.st_dev == held.st_dev) {
             *ret_fd = PL_TAKE_FD(fd);
             return 0;
         }
     }
+    return -ESTALE;
 }
 
 static const char *job_id(void)
@@ -60,8 +65,9 @@ static void name_holder(int fd)
 
     gethostname(host, sizeof(host) - 1);
     n = snprintf(text, sizeof(text), "process %d on %s\n%.200s\n", (int)getpid(), host, job_id());
-    if (ftruncate(fd, 0) < 0 || pl_write_all(fd, text, PL_MIN((size_t)n, sizeof(text) - 1)) < 0)
-        (void)0; /* the lock counts, not the name */
+    if (ftruncate(fd, 0) < 0 || pl_write_all(fd, text, PL_MIN((size_t)n, sizeof(text) - 1)) < 0 ||
+        pl_fd_sync(fd) < 0) /* or other hosts do not see it */
+        (void)0;            /* the lock counts, not the name */
 }
 
 /* Takes *job out of the text. */

@@ -2,6 +2,7 @@
 #include "runtime/engine/train/checkpointer.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/shared_fs.h"
 #include "runtime/engine/checkpoint/checkpoint_parts.h"
 #include "runtime/engine/checkpoint/resume_file.h"
 
@@ -353,8 +354,10 @@ static int load(struct pl_checkpointer *checkpointer, const char *path, struct p
 {
     _cleanup_(pl_checkpoint_finish) struct pl_checkpoint checkpoint = {0};
     const struct pl_hooks *hooks = checkpointer->hooks;
-    int r = pl_checkpoint_read(path, &checkpoint, err);
+    int r;
 
+    pl_dir_renew_of(path); /* for the file that rank 0 sees */
+    r = pl_checkpoint_read(path, &checkpoint, err);
     if (r == 0) {
         r = check_version(hooks->ctx->comm, &checkpoint, path, err);
         if (r < 0)

@@ -3,6 +3,7 @@
  * this program. */
 #include "runtime/engine/checkpoint/checkpoint.h"
 #include "runtime/engine/checkpoint/ckpt_writer.h"
+#include "runtime/engine/checkpoint/folder_lock.h"
 #include "runtime/engine/checkpoint/resume_file.h"
 #include "tests/unit/engine/checkpoint/checkpoint_dir.h"
 
@@ -44,9 +45,33 @@ int access(const char *path, int how)
     return access_error && strstr(path, "last") ? -1 : (int)syscall(SYS_access, path, how);
 }
 
+static bool buffers; /* what is written stays with the client */
+static char buffer[1024];
+static size_t buffered;
+
+ssize_t write(int fd, const void *data, size_t len)
+{
+    if (!buffers || len > sizeof(buffer) - buffered)
+        return (ssize_t)syscall(SYS_write, fd, data, len);
+    memcpy(buffer + buffered, data, len);
+    buffered += len;
+    return (ssize_t)len;
+}
+
+int fsync(int fd)
+{
+    size_t len = buffered;
+
+    buffered = 0;
+    if (len > 0 && syscall(SYS_write, fd, buffer, len) != (long)len)
+        return -1;
+    return (int)syscall(SYS_fsync, fd);
+}
+
 static int set_up(void **state)
 {
     (void)state;
+    buffers = false;
     link_error = rename_error = read_error = access_error = 0;
     return 0;
 }
@@ -124,6 +149,21 @@ static void test_read_of_a_broken_disk(void **state)
     assert_non_null(strstr(pl_error_text(&err), "Input/output error"));
 }
 
+/* Another node must learn at once who holds the lock: it waits for a holder of its own job. */
+static void test_a_lock_names_its_holder_to_all_nodes(void **state)
+{
+    struct pl_folder_lock lock = PL_FOLDER_LOCK_INIT, second = PL_FOLDER_LOCK_INIT;
+    struct pl_error err = {0};
+
+    (void)state;
+    buffers = true;
+    assert_int_equal(pl_folder_lock(dir, &lock, NULL), 0);
+    buffers = false;
+    assert_int_equal(pl_folder_lock(dir, &second, &err), -EBUSY);
+    assert_non_null(strstr(pl_error_text(&err), "another run (process "));
+    pl_folder_unlock(&lock);
+}
+
 /* A run that began anew would replace the checkpoints. */
 static void test_resume_from_what_cannot_be_seen(void **state)
 {
@@ -147,6 +187,7 @@ int main(void)
         cmocka_unit_test_setup(test_rename_without_an_answer, set_up),
         cmocka_unit_test_setup(test_read_of_a_broken_disk, set_up),
         cmocka_unit_test_setup(test_resume_from_what_cannot_be_seen, set_up),
+        cmocka_unit_test_setup(test_a_lock_names_its_holder_to_all_nodes, set_up),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
