@@ -140,6 +140,43 @@ static void test_socket_path_squatted(void **state)
     }
 }
 
+/* In a child, with a /tmp of its own: the folder is there, and its file system takes no files. */
+static int read_only(void)
+{
+    char own[64], *path = NULL;
+    struct pl_error err = {0};
+
+    snprintf(own, sizeof(own), "/tmp/plume-%u", (unsigned)geteuid());
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("plume", "/tmp", "tmpfs", 0, "mode=1777") < 0 || mkdir("/tmp/session", 0700) < 0 ||
+        mkdir(own, 0700) < 0 || mount(own, own, NULL, MS_BIND, NULL) < 0 ||
+        mount("none", own, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0)
+        return 77;
+    setenv("XDG_RUNTIME_DIR", "/tmp/session", 1);
+    if (pl_rank_socket_path("12", "3", 1, 4, &path, &err) != 1 || !strstr(err.text, own) ||
+        strcmp(path, "/tmp/session/plume/12.3.1.4") != 0)
+        return 12;
+    free(path);
+    return 0;
+}
+
+static void test_socket_path_read_only(void **state)
+{
+    pid_t pid;
+    int status;
+
+    unsetenv("PLUME_RUNTIME_DIR");
+    pid = fork();
+    if (pid == 0)
+        _exit(read_only());
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WEXITSTATUS(status) == 77) {
+        print_message("# skipped: cannot make a mount namespace\n");
+        return;
+    }
+    assert_int_equal(status, 0);
+}
+
 static void test_open_late_listener(void **state)
 {
     char dir[64];
@@ -487,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_own_variables),
         cmocka_unit_test(test_socket_path_folder),
         cmocka_unit_test(test_socket_path_squatted),
+        cmocka_unit_test(test_socket_path_read_only),
         cmocka_unit_test(test_open_late_listener),
         cmocka_unit_test(test_open_foreign_listener),
         PAIRED(test_hello_line),

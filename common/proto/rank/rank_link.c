@@ -31,7 +31,7 @@ static char *other_folder(unsigned number)
     return home ? pl_path_join(home, "sockets") : NULL;
 }
 
-/* Another user may make /tmp/plume-UID first; he must not stop this one's steps. */
+/* Another user may make /tmp/plume-UID first, or /tmp may be read-only: neither stops the steps. */
 static int choose_folder(char **ret, struct pl_error *err)
 {
     const char *wanted = pl_env_text(PL_ENV_PLUME_RUNTIME_DIR);
@@ -45,6 +45,8 @@ static int choose_folder(char **ret, struct pl_error *err)
     r = pl_mkdir_private(dir, wanted ? err : &why);
     if (r < 0 && wanted)
         return r;
+    if (r == 0 && !wanted && access(dir, W_OK) < 0) /* a node's disk that has failed, for one */
+        r = pl_error_errno(&why, errno, "cannot write to '%s'", dir);
     if (r == 0) {
         *ret = PL_TAKE(dir);
         return 0;
