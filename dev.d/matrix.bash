@@ -4,11 +4,11 @@
 # another architecture. Tests run in ./dev test; here all but pjrt, races, chaos and aarch64 is compiled
 # and linked only.
 
-# shellcheck source=dev.d/build.bash
-. "$PLUME_SRC/dev.d/build.bash"
+# shellcheck source=dev.d/package.bash
+. "$PLUME_SRC/dev.d/package.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    cuda-12 pjrt clang races chaos hardened reproducible gcc-11 debian13 aarch64)
+    cuda-12 pjrt clang races chaos hardened reproducible package gcc-11 debian13 aarch64)
 # These wait for most of their time, for faults, limits and mirrors: they run beside the others.
 readonly MATRIX_BESIDE=(chaos debian13)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie MATRIX_CHAOS_SEED=5
@@ -36,6 +36,9 @@ Rows: gcc           the tools, all features that the machine has, -Werror
                     with fixed seeds (needs slurmctld; some faults need root)
       hardened      a release build with LTO and -Dhardening=true
       reproducible  the same once more, of a copy elsewhere: the same bytes
+      package       the package of ./dev package in a chroot: a sweep, srun
+                    --plume, and no file left when it is removed (root and a
+                    mirror are needed)
       gcc-11        by gcc 11
       debian13      in a chroot of Debian 13: the demo, and tests with its Slurm
                     24.11 (root and a mirror are needed)
@@ -304,10 +307,9 @@ matrix_need() {
     deps_install "${@:2}" || skip "no $1, and apt-get install ${*:2} failed"
 }
 
-# Packages, build and demo of Debian 13: newer compilers, meson and Slurm. All processes end with the
-# namespace, and nothing is mounted outside of it.
-row_debian13() {
-    local root=$MATRIX_DIR/debian13 mirror
+# matrix_chroot FOLDER SUITE: a minimal Debian with a copy of this tree in /src; kept for the next run.
+matrix_chroot() {
+    local root=$1 mirror
     ((EUID == 0)) || skip "a chroot needs root"
     unshare -mpf true 2>/dev/null || skip "no namespaces here (unshare -mpf)"
     mirror=$(apt_debian_mirror)
@@ -315,8 +317,7 @@ row_debian13() {
     if [[ ! -e $root/made ]]; then
         matrix_need debootstrap debootstrap
         rm -rf --one-file-system "$root"
-        debootstrap --variant=minbase "$MATRIX_DEBIAN13" "$root" "$mirror" ||
-            skip "debootstrap of Debian 13 failed"
+        debootstrap --variant=minbase "$2" "$root" "$mirror" || skip "debootstrap of Debian's $2 failed"
         echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is no system to keep
         touch "$root/made"
     fi
@@ -325,23 +326,11 @@ row_debian13() {
     mkdir "$root/src"
     tar -C "$PLUME_SRC" --exclude='./build*' --exclude=./runs --exclude=./.git -cf - . |
         tar -C "$root/src" -xf -
-    # A mirror that does not answer says nothing of this tree; one that falls silent gets a second chance.
-    debian13_run "$root" 'apt-get -o APT::Update::Error-Mode=any -qq update' ||
-        skip "the mirror of Debian 13 does not answer"
-    debian13_run "$root" './dev deps build' || debian13_run "$root" './dev deps build'
-    debian13_run "$root" 'apt-get -qq install -y --no-install-recommends bats' ||
-        skip "the mirror of Debian 13 does not answer"
-    debian13_run "$root" 'meson setup build -Dwerror=true -Dtests=disabled && ./dev demo'
-    # What asks Slurm, reads its answers or is loaded by it, with this release of it.
-    # shellcheck disable=SC2016 # for the inner shell
-    debian13_run "$root" '
-        bats --tap tests/cluster/{plsubmit,requeue}.bats & first=$!
-        bats --tap tests/cluster/{plstat,spank,spank-fake,spank-run}.bats
-        wait "$first"'
 }
 
-# debian13_run ROOT COMMANDS: in the source folder there.
-debian13_run() {
+# matrix_chroot_run ROOT COMMANDS: in the source folder there. All processes end with the namespace, and
+# nothing is mounted outside of it.
+matrix_chroot_run() {
     # shellcheck disable=SC2016 # for the inner shell
     unshare -mpf --kill-child bash -ec '
         mount --make-rprivate /
@@ -349,6 +338,25 @@ debian13_run() {
         mount --rbind /dev "$1/dev"
         exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
             HOME=/root LANG=C.UTF-8 chroot "$1" /bin/bash -ec "cd /src; $2"' bash "$1" "$2"
+}
+
+# Packages, build and demo of Debian 13: newer compilers, meson and Slurm.
+row_debian13() {
+    local root=$MATRIX_DIR/debian13
+    matrix_chroot "$root" "$MATRIX_DEBIAN13"
+    # A mirror that does not answer says nothing of this tree; one that falls silent gets a second chance.
+    matrix_chroot_run "$root" 'apt-get -o APT::Update::Error-Mode=any -qq update' ||
+        skip "the mirror of Debian 13 does not answer"
+    matrix_chroot_run "$root" './dev deps build' || matrix_chroot_run "$root" './dev deps build'
+    matrix_chroot_run "$root" 'apt-get -qq install -y --no-install-recommends bats' ||
+        skip "the mirror of Debian 13 does not answer"
+    matrix_chroot_run "$root" 'meson setup build -Dwerror=true -Dtests=disabled && ./dev demo'
+    # What asks Slurm, reads its answers or is loaded by it, with this release of it.
+    # shellcheck disable=SC2016 # for the inner shell
+    matrix_chroot_run "$root" '
+        bats --tap tests/cluster/{plsubmit,requeue}.bats & first=$!
+        bats --tap tests/cluster/{plstat,spank,spank-fake,spank-run}.bats
+        wait "$first"'
 }
 
 # arm64_libraries FOLDER: what the build needs of Debian for arm64, unpacked. apt keeps its state there,
