@@ -41,9 +41,10 @@ class Bundle:
     def portable(self, text):
         """With the paths and compilers of the machine that builds it."""
         up = os.path.relpath(self.source, self.build)
+        text = text.replace(os.path.join(self.build, up), "$TOP")
+        if up != "..":  # before the rest: its end may be the source's whole path
+            text = re.sub(rf"(?:(?<=-I)|(?<![\w./])){re.escape(up)}(?=/|\s|$)", "..", text)
         text = text.replace(self.build, "$TOP/build").replace(self.source, "$TOP")
-        if up != "..":
-            text = re.sub(rf"(?<![\w./]){re.escape(up)}(?=/|\s|$)", "..", text)
         text = re.sub(r"\S*/libcmocka\.(so|a)|-lcmocka", "", text)
         # wherever they were found here: ./check looks for them there
         text = re.sub(r"\S*/lib(cudart|cublasLt|cublas|cudnn\w*|nccl)\.so[.0-9]*", r"-l\1", text)
