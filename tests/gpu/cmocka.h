@@ -66,6 +66,7 @@ pl_test_string(const char *a, const char *b, int equal, const char *file, int li
     pl_test_equal((uintmax_t)(intmax_t)(a), (uintmax_t)(intmax_t)(b), #a " == " #b, __FILE__,      \
                   __LINE__)
 #define assert_int_not_equal(a, b) assert_true((intmax_t)(a) != (intmax_t)(b))
+#define assert_return_code(r, error) assert_true((intmax_t)(r) >= 0)
 #define assert_in_range(v, low, high)                                                              \
     assert_true((uintmax_t)(v) >= (uintmax_t)(low) && (uintmax_t)(v) <= (uintmax_t)(high))
 #define assert_float_equal(a, b, epsilon)                                                          \
@@ -90,12 +91,18 @@ pl_test_string(const char *a, const char *b, int equal, const char *file, int li
     {                                                                                              \
 #f, f, NULL, NULL, NULL                                                                    \
     }
+#define cmocka_unit_test_setup(f, setup)                                                           \
+    {                                                                                              \
+#f, f, setup, NULL, NULL                                                                   \
+    }
 #define cmocka_unit_test_setup_teardown(f, setup, teardown)                                        \
     {                                                                                              \
 #f, f, setup, teardown, NULL                                                               \
     }
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
     pl_test_run_group((tests), sizeof(tests) / sizeof((tests)[0]), (setup), (teardown))
+#define cmocka_run_group_tests_name(name, tests, setup, teardown)                                  \
+    cmocka_run_group_tests(tests, setup, teardown)
 #define _cmocka_run_group_tests(name, tests, n, setup, teardown)                                   \
     pl_test_run_group((tests), (n), (setup), (teardown))
 
