@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # ./dev matrix: builds of the tools by other compilers, without features, against other headers, for
-# another architecture. Tests run in ./dev test; here all but pjrt, races, chaos and aarch64 is compiled
-# and linked only.
+# another architecture. Tests run in ./dev test; here all but pjrt, races, gpu-check, chaos and aarch64 is
+# compiled and linked only.
 
 # shellcheck source=dev.d/package.bash
 . "$PLUME_SRC/dev.d/package.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    cuda-12 pjrt clang races chaos hardened reproducible package gcc-11 debian13 aarch64)
+    cuda-12 pjrt clang races gpu-check chaos hardened reproducible package gcc-11 debian13 aarch64)
 # These wait for most of their time, for faults, limits and mirrors: they run beside the others.
 readonly MATRIX_BESIDE=(chaos debian13)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie MATRIX_CHAOS_SEED=5
@@ -32,6 +32,8 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       clang         by clang
       races         tests of CUDA kernels on the emulator, which looks for races
                     between threads, misaligned vectors and conflicts of banks
+      gpu-check     the bundle of ./dev gpu-check, built by gcc alone: all its
+                    stages, with the kernels on the emulator (needs nvcc)
       chaos         each fault of ./dev soak chaos, by plrun and by the plugin,
                     with fixed seeds (needs slurmctld; some faults need root)
       hardened      a release build with LTO and -Dhardening=true
@@ -230,6 +232,30 @@ row_races() {
     PLUME_EMULATED_BANKS=$MATRIX_DIR/banks meson test -C "$dir" --suite kernels \
         --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs
     "$PLUME_SRC/tests/cuda/banks.py" "$MATRIX_DIR/banks" --most 3
+}
+
+# The bundle has nothing of a build but its commands, so that the folder is only configured. A stage without a test
+# that has passed was not tried; those of benchmarks and of the sanitizer have none without a card. 430 s of a
+# processor without a compiler cache.
+row_gpu-check() {
+    local dir=$MATRIX_DIR/gpu-build top=$MATRIX_DIR/gpu-check rc=0 stage
+    command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] || skip "no nvcc"
+    reconfigure_in "$dir" -Dtests=enabled -Dcuda=enabled -Dmpi=disabled -Dslurm=disabled
+    rm -rf "$top"
+    mkdir "$top"
+    # It need not be fast, but be built soon.
+    printf '#!/bin/sh\nexec %s "$@" -O1 -g0 -w\n' "$(cached gcc)" >"$top/quick-gcc"
+    chmod +x "$top/quick-gcc"
+    PLUME_BUILD=$dir "$PLUME_SRC/dev" gpu-bundle "$top/bundle"
+    CC=$top/quick-gcc CHECK_LIMIT_TIMES=6 "$top/bundle/check" --cpu | tee "$top/said" || rc=$?
+    for stage in "ops of GPT-2" "other ops" "several ranks" "all else"; do
+        sed -n "/^stage [0-9]: $stage\$/,/^stage [0-9] took /p" "$top/said" | grep -cE '^test .* ok +[0-9]+$' >/dev/null ||
+            die "stage '$stage': nothing has passed"
+    done
+    if grep -A 1 '^[a-z]* .* skipped ' "$top/said" | grep -vE ' skipped |no NVIDIA GPU was asked for|^--$'; then
+        die "a test was skipped for another reason than that there is no GPU"
+    fi
+    return "$rc"
 }
 
 # --late: it may run beside other work. A case that is wrong runs once more, alone, as in ./dev test.

@@ -76,6 +76,22 @@ memcheck" ]
     [[ $output != *sanitizer* ]]
 }
 
+@test "without a card, what runs on the emulator is in the stage of its like on a card" {
+    add linear "sh -c 'exit 1'"
+    add gpu-linear true
+    add minijson true
+    add emulated-ddp true
+    add gpu-ddp true
+    add softmax true
+    add gpu-softmax true
+    add emulated-other true
+    sed -i '/\tgpu-/s/\tcpu\t/\tgpu\t/' bundle/tests.tsv
+    check 1
+    [ "$(sed -n 's/^stage [0-9]: /:/p; s/^test  *\([a-z-]*\)  *\([a-zA-Z]*\) .*/\1 \2/p' <<<"$output" | tr '\n' ';')" = \
+        ":ops of GPT-2;linear FAILED;gpu-linear skipped;:other ops;softmax ok;gpu-softmax skipped;:several ranks;emulated-ddp ok;gpu-ddp skipped;:all else;minijson ok;emulated-other ok;" ]
+    [[ ${lines[-1]} == "look first at: linear (FAILED): "* ]]
+}
+
 @test "called again it goes on: nothing is built twice, and what passed is not run twice" {
     add gpu-plugin "sh -c 'echo ran >>plugin'"
     add gpu-linear "sh -c 'test -e fixed'"
@@ -116,6 +132,11 @@ memcheck" ]
     [ "$(cut -f 1,2 bundle/results.tsv | tr '\t\n' ' ;')" = \
         "gpu-linear UNBUILT;gpu-plugin ok;gpu-softmax timeout;gpu-add ok;" ]
     [[ ${lines[-1]} == "look first at: gpu-linear (UNBUILT): "* ]]
+    # Where all is slow.
+    add gpu-slow "sleep 1.5"
+    check 1 gpu-slow
+    [[ $output == *"gpu-slow                 timeout"* ]]
+    CHECK_LIMIT_TIMES=9 check 0 gpu-slow
 }
 
 @test "nvcc compiles for the card that is there only" {

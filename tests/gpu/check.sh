@@ -8,7 +8,7 @@
 # and the logs as results.tgz. Called again, it goes on: what is built is not built again unless a source
 # is newer, and what passed is not run again. Tests run several at once, benchmarks alone.
 #   --again  runs what passed, too
-#   --cpu   what needs no GPU, the kernels on their emulator too; the rest is skipped
+#   --cpu   what needs no GPU, the kernels on their emulator too, in the same stages; the rest is skipped
 #   --build CAPABILITY  builds what a card of that capability (90: H100) will run, and runs nothing: a rented card
 #           costs by the minute. The folder must be at the same path there, and keep its files' times.
 #   --next  builds nothing, and measures in 10 minutes at most what bench/RESULTS-gpu.md lacks: the steps of
@@ -19,13 +19,15 @@
 #   NAME    only tests and benchmarks of that name; without one all that need a GPU, or none
 # cuDNN and NCCL may be CUDA's, the system's, or those of a PyTorch's wheels (python3's nvidia.*).
 # Exit: 0 all passed, 1 something failed, 2 usage, 77 there is no GPU. CC, NVCC, CUDA_HOME and JOBS
-# may be set. Nothing outside this folder is written.
+# may be set, and CHECK_LIMIT_TIMES, by which each test's limit is multiplied. Nothing outside this folder is
+# written.
 set -euo pipefail
 
 TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 readonly TOP
 limit_s=${CHECK_STAGE_S:-480} # of a stage: a machine with a GPU is borrowed by the minute
 kill_s=${CHECK_KILL_S:-5}     # for what is to end to do so
+times=${CHECK_LIMIT_TIMES:-1} # a limit ends what hangs: a slow machine has others
 started=$SECONDS
 cpu=no
 sanitize=no
@@ -214,15 +216,26 @@ if [[ $next == yes ]]; then
     done
     stage_order=("${!stage_patterns[@]}")
 fi
-stage_of() { # NAME
-    local i
+# Where no card is asked for, a kernel's test on the emulator has the stage of its test on a card, and the
+# engine's so: a run without a card goes through the stages that one with a card has.
+declare -A on_card=() stage=()
+[[ $cpu$next != yesno ]] || while IFS=$'\t' read -r kind name _; do
+    [[ $kind,$name != test,gpu-* ]] || on_card[${name#gpu-}]=1
+done <"$TOP/tests.tsv"
+find_stage() { # NAME
+    local i name=${1#emulated-}
+    if [[ ${on_card[$name]:-} ]]; then name=gpu-$name; else name=$1; fi
     for i in "${stage_order[@]}"; do
-        if [[ $1 =~ ${stage_patterns[i]} ]]; then
-            echo "$i"
+        if [[ $name =~ ${stage_patterns[i]} ]]; then
+            stage[$1]=$i
             return
         fi
     done
 }
+for line in "${tests[@]}"; do
+    IFS=$'\t' read -r _ name _ <<<"$line"
+    find_stage "$name"
+done
 
 cd "$TOP/build"
 xargs -r mkdir -p <"$TOP/folders"
@@ -272,7 +285,7 @@ build_stage() { # INDEX
     need=()
     for line in "${tests[@]}"; do
         IFS=$'\t' read -r _ name _ _ targets _ <<<"$line"
-        [[ $(stage_of "$name") == "$1" && $targets != no* ]] || continue
+        [[ ${stage[$name]} == "$1" && $targets != no* ]] || continue
         for target in $targets; do
             need[$target]=1
         done
@@ -321,6 +334,7 @@ run_one() { # LINE
         echo "no time was left: ./check $name" >"$TOP/log/$name"
         rc=124
     fi
+    [[ $next == yes ]] || limit=$((limit * times))
     ((limit < left)) || limit=$left
     ((rc)) || run_limited "$limit" "export CHECK_LEFT_S=$left $env; exec timeout -k $kill_s $limit $command" \
         >"$TOP/log/$name" 2>&1 </dev/null || rc=$?
@@ -448,7 +462,7 @@ for i in "${!stage_names[@]}"; do
     begin=$SECONDS any=no
     for line in "${tests[@]}"; do
         IFS=$'\t' read -r _ name _ <<<"$line"
-        [[ $(stage_of "$name") != "$i" ]] || any=yes
+        [[ ${stage[$name]} != "$i" ]] || any=yes
     done
     [[ $any == yes ]] || continue
     started=$SECONDS
@@ -464,7 +478,7 @@ for i in "${!stage_names[@]}"; do
     alone=() beside=()
     for line in "${tests[@]}"; do
         IFS=$'\t' read -r kind name _ <<<"$line"
-        [[ $(stage_of "$name") == "$i" ]] || continue
+        [[ ${stage[$name]} == "$i" ]] || continue
         left_over=$((left_over - 1))
         if [[ ${passed[$name]:-} && $again == no ]] && ((${#names[@]} == 0)); then
             done_before=$((done_before + 1))
