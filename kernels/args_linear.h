@@ -115,7 +115,8 @@ struct pl_pool2d_args {
  * sums of x^2. batchnorm_forward computes mean and inv_std [channels] from them and, if
  * running_mean is given, running = (1 - momentum) running + momentum (mean or unbiased variance),
  * as PyTorch does. In evaluation only batchnorm_forward is called, and uses running_mean and
- * running_var.
+ * running_var. From such sums the variance is known to 2^-53 of the mean's square; ref's f64 takes
+ * it from x where `alone` is set.
  *
  * Backward, with dz = dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
  * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=

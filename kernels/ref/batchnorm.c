@@ -45,6 +45,20 @@ void PL_REF(batchnorm_sums)(const struct pl_batchnorm_args *a)
     }
 }
 
+/* The mean of (x - m)^2 of this rank's n values: that of x^2 less m^2 loses what an f64 does not
+ * have beside m^2. */
+static double variance_of(const struct pl_batchnorm_args *a, size_t c, double m, double n)
+{
+    double sum = 0;
+
+    for (size_t k = 0; k < a->batch * a->inner; k++) {
+        double v = (double)get(a, a->x_half, a->x, index_of(a, c, k)) - m;
+
+        sum += v * v;
+    }
+    return sum / n;
+}
+
 static void statistics(const struct pl_batchnorm_args *a, size_t c)
 {
     real *mean = a->mean, *inv_std = a->inv_std;
@@ -58,7 +72,10 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     }
     n = a->sums[0];
     m = a->sums[1 + c] / n;
-    var = a->sums[1 + a->channels + c] / n - m * m;
+    if (PL_REF_F64 && a->alone)
+        var = variance_of(a, c, m, n);
+    else
+        var = a->sums[1 + a->channels + c] / n - m * m;
     var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (real)m;
     inv_std[c] = (real)(1 / sqrt(var + a->eps));

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define MOST 48
-#define LEAVES 4
+#define LEAVES 6
 
 /* A module's context of one step in f64. */
 struct step {

@@ -248,6 +248,39 @@ static double attended(double dropout, bool training)
     return sum;
 }
 
+/* The squares of the larger numbers need more bits than an f64 has; their differences do not. */
+static void test_batchnorm_far_from_zero(void **state)
+{
+    double y[2][8], var[2], slope[2][8];
+
+    (void)state;
+    for (int far = 0; far < 2; far++) {
+        plume_tensor *x, *w, *b, *mean, *of_var, *out;
+        struct step step;
+
+        begin(&step);
+        x = REAL(8, 1);
+        w = REAL(1);
+        b = REAL(1);
+        mean = REAL(1);
+        of_var = REAL(1);
+        mean->wants_grad = of_var->wants_grad = mean->is_param = of_var->is_param = false;
+        for (size_t i = 0; i < 8; i++)
+            step.data[0][i] = (double)(i * i) + (far ? 0x1p27 : 0);
+        step.data[3][0] = 0;
+        step.data[4][0] = 1;
+        out = plume_batchnorm(&step.pl, x, w, b, mean, of_var, 0, 0, PLUME_IDENTITY);
+        run(&step, out);
+        memcpy(y[far], pl_tensor_data(out), sizeof(y[far]));
+        memcpy(slope[far], step.grad[0], sizeof(slope[far]));
+        var[far] = step.data[4][0];
+        pl_tape_finish(&step.tape);
+    }
+    same("y", y[1], y[0], 8);
+    same("the gradient of x", slope[1], slope[0], 8);
+    same("the running variance", &var[1], &var[0], 1);
+}
+
 static void test_attention_drops_in_training_only(void **state)
 {
     double whole = attended(0, true), dropped = attended(0.5, true);
@@ -582,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_kl_div_of_what_is_no_share),
         cmocka_unit_test(test_losses_of_two_that_do_not_fit),
         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_batchnorm_far_from_zero),
         cmocka_unit_test(test_attention_drops_in_training_only),
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_logsumexp_of_infinities),
