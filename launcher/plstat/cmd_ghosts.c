@@ -341,8 +341,10 @@ static int report_here(struct pl_plstat *ps, struct pl_error *err)
         r = pl_ghosts_find(&ghosts, &ps->notes, err);
     if (r == 0 && o->end)
         r = choose(ps, &ghosts, err);
-    if (r == 0 && o->end)
+    if (r == 0 && o->end) {
         pl_ghosts_end(&ghosts);
+        r = o->epilog ? pl_ghosts_end_new(&ghosts, &ps->notes, err) : 0;
+    }
     for (size_t i = 0; i < ghosts.n; i++)
         ps->notes.partial |=
             ghosts.list[i].end && ghosts.list[i].result < 0 && ghosts.list[i].result != -ESRCH;

@@ -14,7 +14,8 @@
     20000 /* a driver that is just loaded takes seconds; one with a lost GPU for ever              \
            */
 #define GRACE_NS 5000000000u
-#define ASK_MAX 50 /* jobs of one user that Slurm is asked for: a process may name any number */
+#define PASSES_MAX 10 /* looks for what has appeared since the last one */
+#define ASK_MAX 50    /* jobs of one user that Slurm is asked for: a process may name any number */
 #define SAMPLE_MAX_BYTES ((size_t)1024 * 1024)
 
 const char *pl_ghost_state_name(enum pl_ghost_state state)
@@ -302,7 +303,7 @@ static int begin_end(const struct pl_ghosts *ghosts, struct pl_ghost *g, struct 
     r = may_end(ghosts, g, &now, err);        /* it started when the one in the list did .. */
     if (r == 0 && handle->start != now.start) /* .. and so did the one of the handle */
         r = pl_error_set(err, -ESRCH, "it has ended already");
-    if (r == 0 && (r = pl_process_signal(handle, SIGTERM)) < 0)
+    if (r == 0 && (r = pl_process_signal(handle, ghosts->at_once ? SIGKILL : SIGTERM)) < 0)
         pl_error_errno(err, -r, "cannot end it");
     pl_node_process_finish(&now);
     return r;
@@ -338,4 +339,56 @@ void pl_ghosts_end(struct pl_ghosts *ghosts)
             pl_process_close(&handles[i]);
     }
     free(handles);
+}
+
+static bool has_process(const struct pl_ghosts *ghosts, const struct pl_node_process *p)
+{
+    for (size_t i = 0; i < ghosts->n; i++)
+        if (ghosts->list[i].process.pid == p->pid && ghosts->list[i].process.start == p->start)
+            return true;
+    return false;
+}
+
+/* Moves the ones that are to be ended to the end of the list. */
+static int add_ended(struct pl_ghosts *ghosts, struct pl_ghosts *more)
+{
+    struct pl_ghost *list = realloc(ghosts->list, (ghosts->n + more->n) * sizeof(*list));
+
+    if (!list)
+        return -ENOMEM;
+    ghosts->list = list;
+    for (size_t i = 0; i < more->n; i++)
+        if (more->list[i].end) {
+            list[ghosts->n++] = more->list[i];
+            more->list[i] = (struct pl_ghost){0};
+        }
+    return 0;
+}
+
+int pl_ghosts_end_new(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_error *err)
+{
+    size_t n_new = 1;
+    int r = 0;
+
+    for (unsigned pass = 0; r == 0 && n_new && pass < PASSES_MAX; pass++) {
+        struct pl_ghosts more = {
+            .epilog = true, .at_once = true, .job = ghosts->job, .job_uid = ghosts->job_uid};
+        struct find f = {.ghosts = &more, .notes = notes};
+
+        n_new = 0;
+        r = pl_node_processes_each(each, &f, err);
+        for (size_t i = 0; i < more.n; i++) {
+            more.list[i].end = more.list[i].mine && !has_process(ghosts, &more.list[i].process);
+            n_new += more.list[i].end;
+        }
+        if (r == 0 && n_new) {
+            pl_ghosts_end(&more);
+            r = add_ended(ghosts, &more);
+        }
+        pl_ghosts_finish(&more);
+    }
+    if (r == 0 && n_new)
+        pl_notes_add(notes, true, "new processes of job %lld appear as fast as others are ended",
+                     (long long)ghosts->job);
+    return r == -ENOMEM ? pl_error_nomem(err) : r;
 }

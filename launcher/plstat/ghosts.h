@@ -34,6 +34,7 @@ struct pl_ghosts {
     bool epilog; /* see pl_ghosts_find() */
     int64_t job; /* the job whose epilog runs */
     uid_t job_uid;
+    bool at_once; /* end by SIGKILL alone */
     json_t *gpus; /* array as in the message node_gpus (common/proto/messages.h); NULL: none seen */
     struct pl_ghost *list;
     size_t n;
@@ -49,5 +50,10 @@ int pl_ghosts_find(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_e
  * only those that are mine and, looked at again, still ghosts. Result of each: 0, or with its
  * reason -EPERM (not to be ended), -ESRCH (it had ended before), -ETIMEDOUT (survives SIGKILL). */
 void pl_ghosts_end(struct pl_ghosts *ghosts);
+
+/* With `epilog`, after pl_ghosts_end(): ends what has appeared meanwhile, as children that were
+ * forked on SIGTERM, by SIGKILL at once; adds it to the list. Looks ten times at most. -ENOMEM,
+ * errors of /proc. */
+int pl_ghosts_end_new(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_error *err);
 
 #endif

@@ -234,6 +234,32 @@ print(len(json.loads(sys.argv[1])["nodes"]))' "$output") == 2 ]]
     alive "$PID"
 }
 
+@test "the epilog ends what a process forks when it is to end" {
+    need_root
+    local pid job
+    cat >leave <<'TXT'
+#!/usr/bin/env bash
+PLUME_RUN_DIR=$PWD setsid bash -c 'again() { trap "again & exit" TERM; echo $BASHPID >"$0.tmp"; mv "$0.tmp" "$0.pid"
+    while read -rt 1 <> <(:) || :; do :; done; }; again' "$1" </dev/null &>/dev/null &
+until [[ -s $1.pid ]]; do read -rt 0.05 <> <(:) || true; done
+TXT
+    pid=$(left_by_job k)
+    job=$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^SLURM_JOB_ID=//p')
+    kill "$pid" # it does
+    wait_for 10 ended "$pid"
+    wait_for 10 alive_in k.pid
+    run env SLURM_JOB_ID="$job" SLURM_JOB_UID="$PLAIN_UID" timeout 60 plstat ghosts --epilog --end --yes
+    echo "$output"
+    [[ $status == 0 ]]
+    run -0 env SLURM_JOB_ID="$job" SLURM_JOB_UID="$PLAIN_UID" timeout 60 plstat ghosts --epilog --check
+    ended "$(<k.pid)"
+}
+
+# alive_in FILE: the process whose number is in it.
+alive_in() {
+    alive "$(<"$1")"
+}
+
 @test "the epilog ends nothing unless it is told to, and always succeeds" {
     need_root
     local pid
