@@ -29,7 +29,8 @@ struct saver {
     int status;
 };
 
-static const int taken[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM};
+static const int taken[] = {SIGCHLD, SIGTERM, SIGINT,  SIGHUP,    SIGQUIT, SIGUSR1, SIGUSR2,
+                            SIGALRM, SIGABRT, SIGXCPU, SIGVTALRM, SIGPROF, SIGIO,   SIGPWR};
 
 /* PDEATHSIG follows the parent's end, which may have come before it was set. */
 static void prepare_child(const struct saver *s, pid_t parent)

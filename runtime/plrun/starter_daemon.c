@@ -22,8 +22,9 @@
 #define LOOK_MS 500       /* between two looks at our own daemon meanwhile */
 #define SIGNALLED_MS 2000 /* for the daemon's socket once a signal has come */
 
-static const int forwarded_signals[] = {SIGTERM, SIGINT,  SIGHUP,   SIGQUIT, SIGUSR1,
-                                        SIGUSR2, SIGALRM, SIGWINCH, SIGTSTP};
+static const int forwarded_signals[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,  SIGUSR1,
+                                        SIGUSR2, SIGALRM, SIGABRT, SIGXCPU,  SIGVTALRM,
+                                        SIGPROF, SIGIO,   SIGPWR,  SIGWINCH, SIGTSTP};
 
 /* ---- signals before the rank's start ---- */
 

@@ -20,7 +20,7 @@ static void on_signal(int sig)
         got = sig;
 }
 
-static const int outlived[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT};
+static const int outlived[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT};
 
 /* The tasks get the signals, too; let_signals_act() gives them the default actions back. */
 static void outlive_signals(void)

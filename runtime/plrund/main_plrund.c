@@ -17,6 +17,7 @@
 #include "runtime/plrund/daemon/helper.h"
 #include "runtime/plrund/daemon/lifeline.h"
 #include "runtime/plrund/daemon/prober.h"
+#include "runtime/plrund/daemon/quiet_signals.h"
 #include "runtime/plrund/daemon/stack.h"
 #include "runtime/plrund/daemon/step_limits.h"
 #include "runtime/plrund/hub/hub.h"
@@ -94,6 +95,7 @@ static int watch_gpus(int fd)
     int r;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pl_ignore_signals_of_step();
     r = pl_gpu_watch_run(fd, &err);
     if (r < 0)
         pl_log_debug("gpu", "%s", pl_error_text(&err));
@@ -305,15 +307,6 @@ static int run_unable(const char *text)
     return PL_EXIT_FAILED;
 }
 
-static void ignore_signals(void)
-{
-    static const int ignored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE,
-                                  SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
-
-    for (size_t i = 0; i < PL_COUNT(ignored); i++)
-        signal(ignored[i], SIG_IGN);
-}
-
 int main(int argc, char **argv)
 {
     struct pl_error err = {0};
@@ -358,7 +351,7 @@ int main(int argc, char **argv)
     if (r == 0 && fds.helper >= 0)
         return run_helper(fds.helper);
     if (r == 0 && fds.unable) {
-        ignore_signals();
+        pl_ignore_signals_of_step();
         return run_unable(fds.unable);
     }
     if (r == 0 && fcntl(control_fd, F_SETFD, FD_CLOEXEC) < 0)
@@ -369,7 +362,7 @@ int main(int argc, char **argv)
     }
     /* Slurm signals every process of a step, and the daemon must report how its ranks ended. A
      * user's limit for the size of files is no reason to end: the write fails. */
-    ignore_signals();
+    pl_ignore_signals_of_step();
     if (pl_env(PL_ENV_PLUME_PLUGIN)) /* plrun's daemon has them from its task */
         pl_step_limits_apply(environ);
     raise_file_limit();

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import resource
 import select
 import shutil
 import signal
@@ -298,6 +299,43 @@ def test_nohup(step):
     with another_step() as own:
         program = "kill -HUP $PPID $$ $(ps -o ppid= $PPID); echo lives"
         equal(plrun(own, program, PLRUN, "--tasks", "1", "--", preexec_fn=ignore), (0, "lives\n"))
+
+
+# Of scancel -s: those that end a process which does not expect them. Slurm may send them to every process.
+RARE = ("ALRM", "ABRT", "XCPU", "VTALRM", "PROF", "IO", "PWR")
+
+
+def test_rare_signals_end_no_daemon(step):
+    """Neither plrund nor what it has started: they must report how the ranks end."""
+    d, ranks = running(step)
+    pids = [d.process.pid, *children_of(d.process.pid)]
+    assert len(pids) > 2, pids
+    for name in RARE:
+        for pid in pids:
+            os.kill(pid, getattr(signal, f"SIG{name}"))
+    for r in ranks:
+        r.send(type="exited", status=0)
+    equal(ended(step, d, ranks)[0], "done")
+
+
+def test_rare_signals_reach_the_rank(step):
+    """Where Slurm signals the tasks alone, plrun passes them on."""
+    for name in RARE:
+        with another_step() as own:
+            code, said = plrun(own, f"trap 'exit 5' {name}; kill -{name} $PPID; while :; do sleep 0.05; done")
+            equal((name, code, own.result()["cause"]["kind"]), (name, 5, "exit"))
+    with another_step() as own:
+        code, said = plrun(own, "kill -ABRT $PPID; while :; do sleep 0.05; done", preexec_fn=no_core)
+        equal((code, own.result()["cause"]["signal_name"]), (128 + signal.SIGABRT, "SIGABRT"))
+
+
+def no_core():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def children_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
+        return [int(word) for word in f.read().split()]
 
 
 def test_interrupted_in_a_terminal(step):

@@ -2,6 +2,7 @@
 #include "runtime/plrund/daemon/helper.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "runtime/plrund/daemon/quiet_signals.h"
 
 #include <limits.h>
 #include <poll.h>
@@ -57,7 +58,6 @@ static void look_again(const struct helper *h)
 
 int pl_helper_run(int fd, struct pl_error *err)
 {
-    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
     struct helper helper = {.daemon = getppid()};
     struct pl_helper_request request;
     int r = pl_slurm_step_from_env(&helper.step, false, err);
@@ -65,8 +65,7 @@ int pl_helper_run(int fd, struct pl_error *err)
 
     /* One that its user has stopped goes on, and reads the end of the socket. */
     prctl(PR_SET_PDEATHSIG, SIGCONT);
-    for (size_t i = 0; i < PL_COUNT(ignored); i++) /* Slurm signals every process of a step */
-        signal(ignored[i], SIG_IGN);
+    pl_ignore_signals_of_step();
     while (r == 0 && (n = recv(fd, &request, sizeof(request), 0)) != 0) {
         struct pl_helper_answer answer = {.result = -EINVAL};
 

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/process.h"
+#include "runtime/plrund/daemon/quiet_signals.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -167,14 +168,12 @@ static void end_ranks(struct ranks *ranks)
 
 int pl_lifeline_run(int fd, struct pl_error *err)
 {
-    static const int ignored[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2};
     _cleanup_close_ int daemon = open_daemon(fd);
     struct ranks ranks = {.helper = -EBADF};
     int r;
 
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* one that somebody has stopped goes on */
-    for (size_t i = 0; i < PL_COUNT(ignored); i++)
-        signal(ignored[i], SIG_IGN);
+    pl_ignore_signals_of_step();
     r = add_rank(&ranks, fd); /* the first of the list is the socket */
     if (r < 0)
         return pl_error_set(err, r, "out of memory");

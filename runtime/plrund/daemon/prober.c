@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "runtime/node/slurm_step.h"
+#include "runtime/plrund/daemon/quiet_signals.h"
 #include "runtime/plrund/daemon/stack.h"
 
 #include <fcntl.h>
@@ -130,8 +131,6 @@ static void look(int fd, const struct pl_prober_request *request)
 
 int pl_prober_run(int fd, struct pl_error *err)
 {
-    static const int ignored[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,
-                                  SIGPIPE, SIGUSR1, SIGUSR2, SIGCHLD};
     struct pl_prober_request request;
     struct pl_slurm_step step;
     int r = pl_slurm_step_from_env(&step, false, err);
@@ -139,8 +138,8 @@ int pl_prober_run(int fd, struct pl_error *err)
 
     /* The end of the socket would do, but not for a prober that its user has stopped. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (size_t i = 0; i < PL_COUNT(ignored); i++) /* Slurm signals every process of a step */
-        signal(ignored[i], SIG_IGN);
+    pl_ignore_signals_of_step();
+    signal(SIGCHLD, SIG_IGN);
     while (r == 0 && (n = recv(fd, &request, sizeof(request), 0)) != 0) {
         if (n < 0 && errno == EINTR)
             continue;
