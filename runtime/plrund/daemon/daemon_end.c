@@ -8,6 +8,7 @@
 #include "runtime/plrund/daemon/daemon.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SAVES_MS 100  /* between two looks at ranks whose save command runs */
@@ -22,11 +23,33 @@ static bool is_in_state(pid_t pid, char state)
     return pid > 1 && pl_process_stat(pid, &stat) == 0 && stat.state == state;
 }
 
+/* True if a child of the process has ended, and is not reaped. */
+static bool has_ended_child(pid_t pid)
+{
+    _cleanup_free_ char *path = pl_strf("/proc/%d/task/%d/children", (int)pid, (int)pid);
+    _cleanup_free_ char *text = NULL;
+    char *word, *rest;
+
+    if (!path || pl_file_read(path, 65536, &text, NULL, NULL) < 0)
+        return false;
+    for (word = strtok_r(text, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest))
+        if (is_in_state((pid_t)strtol(word, NULL, 10), 'Z'))
+            return true;
+    return false;
+}
+
+/* A guard may have been stopped before it could name the rank that it had started. */
+static bool rank_has_ended(const struct pl_rank *rank)
+{
+    if (rank->ended || !rank->world_sent)
+        return rank->ended;
+    return rank->running ? is_in_state(rank->pid, 'Z') : has_ended_child(rank->guard_pid);
+}
+
 /* srun waits for it, and all that is left to it is to report that end and to leave. */
 static void wake_guard(struct pl_rank *rank)
 {
-    if (!is_in_state(rank->guard_pid, 'T') ||
-        !(rank->ended || (rank->running && is_in_state(rank->pid, 'Z')))) {
+    if (!is_in_state(rank->guard_pid, 'T') || !rank_has_ended(rank)) {
         rank->guard_idle_s = 0;
         return;
     }
