@@ -313,11 +313,17 @@ static int run_trial(struct pl_error *err)
     return r;
 }
 
+/* Slurm may signal every process of the job: half a claim helps nobody, and the job script ends
+ * next. */
 static int claim(struct pl_error *err)
 {
+    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
     unsigned attempt;
-    int r = pl_trial_claim(&attempt, err);
+    int r;
 
+    for (size_t i = 0; i < PL_COUNT(ignored); i++)
+        signal(ignored[i], SIG_IGN);
+    r = pl_trial_claim(&attempt, err);
     if (r == -EEXIST) {
         pl_log_error("run", "nothing to do: %s", pl_error_text(err));
         return EXIT_DUPLICATE;

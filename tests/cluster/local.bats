@@ -252,6 +252,15 @@ is_finishing() {
     wait_for 30 sweep_is '4 done'
 }
 
+@test "SIGTERM before the trial is claimed ends it with a result" {
+    # The shell signals itself just before that command.
+    echo "trap '[[ \$BASH_COMMAND != PLUME_ATTEMPT=* ]] || kill -TERM \$\$' DEBUG" >home/.bash_profile
+    submit --local -- bash -c '>ran'
+    wait_for 30 sweep_is '1 cancelled'
+    has_state 0 cancelled
+    [ ! -e ran ]
+}
+
 @test "a trial that saves and ends with 0 when it is cancelled is not done" {
     submit --local -- bash -c 'trap "exit 0" TERM; >up; until [ -e go ]; do sleep 0.1; done'
     wait_for 30 test -e up
