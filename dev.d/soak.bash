@@ -5,6 +5,8 @@
 
 # shellcheck source=dev.d/fuzz.bash
 . "$PLUME_SRC/dev.d/fuzz.bash"
+# shellcheck source=dev.d/nfs.bash
+. "$PLUME_SRC/dev.d/nfs.bash"
 
 # Seconds of each fuzz target: an hour for what reads bytes of strangers, ten minutes for the others.
 declare -rA SOAK_FUZZ_S=(
@@ -28,6 +30,7 @@ Usage: ./dev soak graphs [N [SEED]]
        ./dev soak recipes [NAME...]
        ./dev soak container IMAGE
        ./dev soak cgroup2
+       ./dev soak nfs [VERSION]
 
   graphs       N random graphs of ops, in f64 and f32, and a quarter as many in
                f16 and in bf16, against the PyTorch that $PLUME_TORCH_PYTHON, or
@@ -47,6 +50,9 @@ Usage: ./dev soak graphs [N [SEED]]
                --each takes each fault by each way K times [1]
   cgroup2      control groups of version 2 with their controllers, in User Mode
                Linux (the package user-mode-linux; needs root)
+  nfs          runs whose folder and $HOME are on NFS, each node a client of its
+               own, in User Mode Linux (the packages user-mode-linux, kmod,
+               nfs-common, nfs-kernel-server; needs root); [4.2]
   recipes      each recipe of doc/recipes.md with the packages that the Python
                $PLUME_RECIPES_PYTHON, or else python3, has
   container    tests/cluster/container.bats with the apptainer in PATH and an
@@ -63,8 +69,8 @@ cmd_soak() {
         soak_usage
         return
         ;;
-    graphs | pipelines | shards | xla | allocations | fuzz | stalls | chaos | recipes | container | cgroup2) ;;
-    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'xla', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes', 'container' or 'cgroup2'; see ./dev soak --help" ;;
+    graphs | pipelines | shards | xla | allocations | fuzz | stalls | chaos | recipes | container | cgroup2 | nfs) ;;
+    *) die_usage "soak takes 'graphs', 'pipelines', 'shards', 'xla', 'allocations', 'fuzz', 'stalls', 'chaos', 'recipes', 'container', 'cgroup2' or 'nfs'; see ./dev soak --help" ;;
     esac
     shift
     "soak_$kind" "$@"

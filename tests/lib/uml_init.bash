@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The first process of User Mode Linux, for ./dev soak cgroup2: uml_init.bash FOLDER BATS-FILE. FOLDER/rc gets
+# The first process of User Mode Linux, for ./dev soak cgroup2 and nfs: uml_init.bash FOLDER BATS-FILE. FOLDER/rc gets
 # the exit code. The root is that of the host: only FOLDER may change, and what lies in memory.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/run/home LC_ALL=C.UTF-8
 mount -t proc proc /proc
