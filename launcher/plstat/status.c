@@ -302,7 +302,8 @@ static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
 
 /* ---- Slurm ---- */
 
-/* A time not before the submission of the newest array, which is recorded in sweep.json. */
+/* A time not before the submission of the newest array, which is recorded in sweep.json. The clock
+ * of the file's server may be slow: the first array is not older than the run either. */
 static double submitted_s(const struct pl_run *run)
 {
     _cleanup_free_ char *path = pl_path_join(pl_run_dir(run), "sweep.json");
@@ -310,7 +311,7 @@ static double submitted_s(const struct pl_run *run)
 
     if (!path || stat(path, &st) < 0)
         return pl_wall_s();
-    return (double)st.st_mtime + SUBMISSION_SLACK_S;
+    return PL_MAX((double)st.st_mtime, pl_run_created_s(run)) + SUBMISSION_SLACK_S;
 }
 
 static const struct pl_slurm_jobs *

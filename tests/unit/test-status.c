@@ -109,6 +109,31 @@ static void test_collect_lost(void **state)
     pl_slurm_view_finish(&view);
 }
 
+/* The clock of the file system's server is slow. */
+static void test_collect_new_on_a_slow_server(void **state)
+{
+    _cleanup_(json_decrefp) json_t *doc = json_pack("{s:f, s:[]}", "time", pl_wall_s(), "jobs");
+    _cleanup_(json_decrefp) json_t *sweep = NULL;
+    _cleanup_free_ char *path = pl_path_join(runs, "waiting/sweep.json");
+    const struct timespec old[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
+    struct pl_slurm_view view = {.asked = true, .uid = geteuid()};
+    struct pl_notes notes = {0};
+    struct pl_run_status *s;
+    struct pl_run *run;
+
+    assert_int_equal(pl_slurm_jobs_parse(doc, &view.jobs, NULL), 0);
+    assert_int_equal(pl_json_load_file(path, 1 << 20, &sweep, NULL), 0);
+    json_object_set_new(sweep, "created", json_real(pl_wall_s()));
+    assert_int_equal(json_dump_file(sweep, path, 0), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    s = collect("waiting", -1, &view, &notes, &run);
+    assert_int_equal(s->state, PL_SWEEP_WAITING);
+    pl_run_status_destroy(s);
+    pl_run_close(run);
+    pl_notes_finish(&notes);
+    pl_slurm_view_finish(&view);
+}
+
 static void test_collect_hub_gone(void **state)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -223,6 +248,7 @@ int main(void)
         cmocka_unit_test(test_collect_ended),
         cmocka_unit_test(test_collect_waiting_without_slurm),
         cmocka_unit_test(test_collect_lost),
+        cmocka_unit_test(test_collect_new_on_a_slow_server),
         cmocka_unit_test(test_collect_hub_gone),
         cmocka_unit_test(test_collect_keeps_the_users_key_from_foreign_folders),
         cmocka_unit_test(test_collect_hub_ends_meanwhile),
