@@ -269,6 +269,18 @@ is_finishing() {
     has_state 0 cancelled
 }
 
+@test "a rank of two that gets SIGTERM alone takes the other along, which does not obey" {
+    submit --local --ntasks-per-node 2 -- \
+        bash -c '((RANK)) && trap "" TERM; echo $PPID $$ >up.$RANK; until [ -e go ]; do sleep 0.1; done'
+    wait_for 30 test -s up.0 -a -s up.1
+    # Of plrun, as by somebody who wants memory: no executor ends what is left.
+    read -r guard _ <up.0
+    read -r _ other <up.1
+    kill -TERM "$guard"
+    wait_for 30 is_no_process "$other"
+    wait_for 30 sweep_is '1 cancelled'
+}
+
 @test "what has no effect without Slurm is refused, and without Slurm --local is named" {
     for args in '--after x' '--requeue-on timeout' '-t 10' '-p main' '--sbatch hold' '--srun mpi=none' \
         '--max-parallel 2' '-d singleton' '-N 2-3' '-N 2 -n 1' '-N 2 -n 3 --gpus 3'; do

@@ -340,7 +340,7 @@ static void on_slurm_answer(void *ctx, const char *output)
     hub->answer.asked_late = asked_late;
     hub->answer.held = end_is_held(hub);
     hub->answer.final = hub->n_failures || all_left(hub);
-    if (hub->answer.silent && hub->answer.final && is_ended_by_executor(hub))
+    if (hub->answer.silent && all_left(hub) && is_ended_by_executor(hub))
         hub->answer.silent = false;
     consider(hub);
 }
