@@ -244,3 +244,9 @@ bool pl_process_is_order(int si_code)
 {
     return si_code == SI_QUEUE;
 }
+
+bool pl_process_is_of_terminal(int si_code, int sig)
+{
+    return si_code == SI_KERNEL &&
+           (sig == SIGINT || sig == SIGQUIT || sig == SIGTSTP || sig == SIGWINCH);
+}

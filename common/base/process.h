@@ -72,4 +72,9 @@ bool pl_process_saves(pid_t pid);
 /* si_code: of the siginfo_t of the signal. */
 bool pl_process_is_order(int si_code);
 
+/* True for a signal that a terminal has sent to its whole foreground process group, such as SIGINT
+ * of Ctrl-C. Other signals of the kernel are for one process: SIGALRM of a timer, and SIGHUP of a
+ * terminal that goes away, which its session's leader alone gets. */
+bool pl_process_is_of_terminal(int si_code, int sig);
+
 #endif

@@ -148,6 +148,8 @@ static void on_signal(struct saver *s, const siginfo_t *info)
 
     if (saves && !pl_process_is_order(info->si_code))
         save(s, signal);
+    else if (pl_process_is_of_terminal(info->si_code, signal) && getpgid(s->program) == getpgrp())
+        return;                                             /* the program has it, too */
     else if (!(s->save && s->pending && signal == SIGTERM)) /* it is about to get this one */
         pass_on(s, signal);
 }

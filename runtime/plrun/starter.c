@@ -137,11 +137,12 @@ static bool slurm_signals_all(void)
     return !strstr(text, "/step_") && !strstr(text, "slurmstepd");
 }
 
-/* True if the rank has got this signal, too: from Slurm, or from its terminal (Ctrl-C). */
+/* True if the rank has got this signal, too: from Slurm, or from its terminal. */
 static bool rank_has(const struct pl_starter *s, const struct signalfd_siginfo *info)
 {
     if (info->ssi_code == SI_KERNEL)
-        return getpgid(s->child) == getpgrp();
+        return pl_process_is_of_terminal(info->ssi_code, (int)info->ssi_signo) &&
+               getpgid(s->child) == getpgrp();
     return (pid_t)info->ssi_pid == (s->stepd ? s->stepd : getppid()) && s->slurm_signals_all;
 }
 

@@ -338,8 +338,14 @@ def children_of(pid):
         return [int(word) for word in f.read().split()]
 
 
-def test_interrupted_in_a_terminal(step):
+def test_interrupted_in_a_terminal(_step):
     """Ctrl-C reaches plrun and its rank, which is in its process group: plrun does not pass it on."""
+    for more in ({}, {"PLUME_SAVE_COMMAND": ":"}):
+        with another_step() as own:
+            interrupt_in_a_terminal(own, more)
+
+
+def interrupt_in_a_terminal(step, more):
     program = step.path("counts.py")
     with open(program, "w", encoding="ascii") as f:
         f.write("import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
@@ -347,8 +353,9 @@ def test_interrupted_in_a_terminal(step):
                 "open('twice' if signal.sigtimedwait([signal.SIGINT], 1) else 'once', 'w').close()\n")
     slurm_says(step, record())
     master, slave = pty.openpty()
-    with subprocess.Popen([PLRUN, "--tasks", "1", "--", PLRUN, "--", sys.executable, program], env=step.environment(0),
-                          stdin=slave, stdout=slave, stderr=slave, start_new_session=True, cwd=step.dir,
+    with subprocess.Popen([PLRUN, "--tasks", "1", "--", PLRUN, "--", sys.executable, program], stdin=slave,
+                          stdout=slave, stderr=slave, start_new_session=True, cwd=step.dir,
+                          env=step.environment(0, **more),
                           preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) as tasks:
         try:
             wait_for("the rank", lambda: os.path.exists(step.path("up")))
@@ -359,6 +366,29 @@ def test_interrupted_in_a_terminal(step):
                 os.killpg(tasks.pid, signal.SIGKILL)
             os.close(master), os.close(slave)
     assert os.path.exists(step.path("once"))
+
+
+def test_terminal_goes_away(step):
+    """The kernel sends SIGHUP to the session's leader alone, here plrun: its rank gets it from there."""
+    program = step.path("hangs-up.py")
+    with open(program, "w", encoding="ascii") as f:
+        f.write("import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n"
+                "open('up', 'w').close()\n"
+                f"signal.sigtimedwait([signal.SIGHUP], {harness.LIMIT}) and open('hung-up', 'w').close()\n")
+    slurm_says(step, record())
+    master, slave = pty.openpty()
+    with subprocess.Popen([PLRUN, "--", sys.executable, program], stdin=slave, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, start_new_session=True, cwd=step.dir,
+                          env=step.environment(0, SLURM_PROCID="0", SLURM_LOCALID="0"), preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) as leader:
+        try:
+            os.close(slave)
+            wait_for("the rank", lambda: os.path.exists(step.path("up")))
+            os.close(master)
+            wait_for("SIGHUP in the rank", lambda: os.path.exists(step.path("hung-up")))
+            leader.wait(harness.LIMIT)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(leader.pid, signal.SIGKILL)
 
 
 def stopped_as_it_starts(step, n):
