@@ -30,8 +30,8 @@ sum() {
     run -0 "$SRC/dev" --help
     for file in "$SRC"/dev.d/*.bash; do
         name=${file##*/}
-        # Two are parts of others.
-        [[ $name == @(common|cgroup2).bash ]] || grep -qw "^  ${name%.bash}" <<<"$output"
+        # These are parts of others.
+        [[ $name == @(cgroup2|common|nfs).bash ]] || grep -qw "^  ${name%.bash}" <<<"$output"
     done
 }
 
