@@ -183,7 +183,17 @@ int pl_write_all(int fd, const void *data, size_t len)
 
 int pl_fd_sync(int fd)
 {
-    return fsync(fd) < 0 && errno != EINVAL ? -errno : 0;
+    int r;
+
+    do
+        r = fsync(fd);
+    while (r < 0 && errno == EINTR);
+    return r < 0 && errno != EINVAL ? -errno : 0;
+}
+
+int pl_fd_close(int fd)
+{
+    return close(fd) < 0 && errno != EINTR ? -errno : 0;
 }
 
 int pl_file_place(int dir_fd, const char *temp, const char *path)

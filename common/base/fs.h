@@ -85,8 +85,12 @@ char *pl_program_folder(void);
 /* Writes all of it, whatever write(2) takes at a time. -errno. */
 int pl_write_all(int fd, const void *data, size_t len);
 
-/* fsync(2); some files cannot be synced, and need not be. -errno. */
+/* fsync(2), again after a signal; some files cannot be synced, and need not be. -errno. */
 int pl_fd_sync(int fd);
+
+/* close(2), which reports what a network file system could not write. A signal that interrupts it
+ * is no failure: Linux has closed the descriptor. -errno. */
+int pl_fd_close(int fd);
 
 /* Sends data with up to 4 descriptors over a UNIX socket (SCM_RIGHTS), in one message. -errno.
  * Waits up to 10 s where the user has more of them on their way than he may have files. */

@@ -58,7 +58,7 @@ int pl_checkpoint_put_part(int fd, uint64_t place, const void *data, size_t byte
 
 /* Has this node forget the file's pages, into which other nodes write, too. The client of a network
  * file system would go on to read them, and to write them whole, over the other nodes' bytes. They
- * are clean after the file was closed. */
+ * are clean after fsync(). */
 static void forget_pages(int fd)
 {
     (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
@@ -99,7 +99,7 @@ int pl_checkpoint_begin(const struct pl_checkpoint *checkpoint,
     _cleanup_free_ char *temp = NULL;
     _cleanup_close_ int fd = -EBADF;
     uint64_t end = 0;
-    int r = pl_checkpoint_front(checkpoint, &front, err);
+    int r = pl_checkpoint_front(checkpoint, &front, err), closed;
 
     if (r < 0)
         return pl_error_wrap(err, r, "cannot write checkpoint '%s'", path);
@@ -111,8 +111,11 @@ int pl_checkpoint_begin(const struct pl_checkpoint *checkpoint,
         r = put_tensors(checkpoint, fd, front.len, ret_places, &end);
     if (r == 0 && ftruncate(fd, (off_t)end) < 0)
         r = -errno;
-    if (close(PL_TAKE_FD(fd)) < 0 && r == 0) /* a network file system writes it now */
-        r = -errno;
+    /* close() does not wait for the server while it has delegated the file to this node (NFS 4). */
+    if (r == 0)
+        r = pl_fd_sync(fd);
+    closed = pl_fd_close(PL_TAKE_FD(fd)); /* a network file system writes it now */
+    r = r < 0 ? r : closed;
     if (r == 0)
         fd = open(temp, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY);
     if (fd >= 0)
@@ -161,7 +164,7 @@ static int put_sum(const char *temp)
         return r;
     snprintf(digits, sizeof(digits), "%016llx", (unsigned long long)sum);
     r = pl_checkpoint_put_part(fd, 8 + strlen(PL_SAFETENSORS_FRONT), digits, PL_SAFETENSORS_DIGITS);
-    return r == 0 && fsync(fd) < 0 && errno != EINVAL ? -errno : r;
+    return r == 0 ? pl_fd_sync(fd) : r;
 }
 
 int pl_checkpoint_seal(const char *temp, const char *path, struct pl_error *err)
@@ -185,7 +188,7 @@ static int copy_bytes(int from, int to)
             continue;
         r = n < 0 ? -errno : pl_write_all(to, buf, (size_t)n);
     }
-    return r == 0 && fsync(to) < 0 && errno != EINVAL ? -errno : r;
+    return r == 0 ? pl_fd_sync(to) : r;
 }
 
 int pl_checkpoint_copy(const char *from, const char *path, struct pl_error *err)

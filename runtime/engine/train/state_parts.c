@@ -146,14 +146,18 @@ int pl_state_parts_put(struct pl_state_parts *parts,
 
 int pl_state_parts_end(struct pl_state_parts *parts, struct pl_error *err)
 {
+    int r = 0;
+
     if (parts->next != parts->n)
         return pl_error_set(err, -EINVAL, "the ranks' states have different tensors");
     /* Rank 0 reads and syncs the file; another node's part must be on its way to the disk then. */
-    if (!parts->collects && parts->comm->world.node != 0 && fsync(parts->fd) < 0 && errno != EINVAL)
-        return pl_error_errno(err, errno, "cannot write checkpoint '%s'", parts->path);
+    if (!parts->collects && parts->comm->world.node != 0)
+        r = pl_fd_sync(parts->fd);
     /* A network file system writes it now, and reports to no later caller that it could not. */
-    if (parts->fd >= 0 && close(PL_TAKE_FD(parts->fd)) < 0)
-        return pl_error_errno(err, errno, "cannot write checkpoint '%s'", parts->path);
+    if (r == 0 && parts->fd >= 0)
+        r = pl_fd_close(PL_TAKE_FD(parts->fd));
+    if (r < 0)
+        return pl_error_errno(err, r, "cannot write checkpoint '%s'", parts->path);
     pl_state_parts_close(parts);
     return pl_comm_barrier(parts->comm, err);
 }
