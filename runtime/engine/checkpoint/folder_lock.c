@@ -23,6 +23,12 @@ static bool unsupported(int error)
     return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
+/* NFS 3 answers ESTALE for a file that another node removed. */
+static bool is_gone(int error)
+{
+    return error == ENOENT || error == ESTALE;
+}
+
 /* Returns 0, 1 (another run holds it), or -errno. *ret_fd = -1: there are no locks. */
 static int try_lock(const char *path, int *ret_fd)
 {
@@ -36,13 +42,19 @@ static int try_lock(const char *path, int *ret_fd)
         if (fd < 0)
             return -errno;
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+            if (errno == ESTALE) /* or as soon as it was */
+                continue;
             *ret_fd = -1;
             return errno == EWOULDBLOCK ? 1 : unsupported(errno) ? 0 : -errno;
         }
         /* The last holder removes the file: a lock on a removed file is none. */
         pl_dir_renew_of(path);
-        if (fstat(fd, &held) == 0 && stat(path, &named) == 0 && named.st_ino == held.st_ino &&
-            named.st_dev == held.st_dev) {
+        if (fstat(fd, &held) < 0 || stat(path, &named) < 0) {
+            if (!is_gone(errno))
+                return -errno;
+            continue;
+        }
+        if (named.st_ino == held.st_ino && named.st_dev == held.st_dev) {
             *ret_fd = PL_TAKE_FD(fd);
             return 0;
         }

@@ -10,12 +10,16 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 static int link_error; /* the link is there all the same */
 static int rename_error;
 static int read_error;
 static int access_error;
+static int flock_error, stale_flocks; /* so many of the next calls */
+static int fstat_error, fstats;
 
 int link(const char *from, const char *to)
 {
@@ -43,6 +47,22 @@ int access(const char *path, int how)
 {
     errno = access_error;
     return access_error && strstr(path, "last") ? -1 : (int)syscall(SYS_access, path, how);
+}
+
+int flock(int fd, int how)
+{
+    if (stale_flocks == 0)
+        return (int)syscall(SYS_flock, fd, how);
+    stale_flocks--;
+    errno = flock_error;
+    return -1;
+}
+
+int fstat(int fd, struct stat *st)
+{
+    fstats++;
+    errno = fstat_error;
+    return fstat_error ? -1 : fstatat(fd, "", st, AT_EMPTY_PATH);
 }
 
 static bool buffers; /* what is written stays with the client */
@@ -73,6 +93,7 @@ static int set_up(void **state)
     (void)state;
     buffers = false;
     link_error = rename_error = read_error = access_error = 0;
+    flock_error = stale_flocks = fstat_error = fstats = 0;
     return 0;
 }
 
@@ -164,6 +185,33 @@ static void test_a_lock_names_its_holder_to_all_nodes(void **state)
     pl_folder_unlock(&lock);
 }
 
+/* NFS 3: the holder removes the file on its node, after it was opened on this one. */
+static void test_a_lock_whose_file_is_removed_meanwhile(void **state)
+{
+    struct pl_folder_lock lock = PL_FOLDER_LOCK_INIT;
+
+    (void)state;
+    flock_error = ESTALE;
+    stale_flocks = 2;
+    assert_int_equal(pl_folder_lock(dir, &lock, NULL), 0);
+    assert_true(lock.fd >= 0);
+    pl_folder_unlock(&lock);
+    flock_error = EIO;
+    stale_flocks = 1;
+    assert_int_equal(pl_folder_lock(dir, &lock, NULL), -EIO);
+}
+
+static void test_a_lock_that_cannot_be_looked_at(void **state)
+{
+    struct pl_folder_lock lock = PL_FOLDER_LOCK_INIT;
+    struct pl_error err = {0};
+
+    (void)state;
+    fstat_error = EIO;
+    assert_int_equal(pl_folder_lock(dir, &lock, &err), -EIO);
+    assert_int_equal(fstats, 1);
+}
+
 /* A run that began anew would replace the checkpoints. */
 static void test_resume_from_what_cannot_be_seen(void **state)
 {
@@ -188,6 +236,8 @@ int main(void)
         cmocka_unit_test_setup(test_read_of_a_broken_disk, set_up),
         cmocka_unit_test_setup(test_resume_from_what_cannot_be_seen, set_up),
         cmocka_unit_test_setup(test_a_lock_names_its_holder_to_all_nodes, set_up),
+        cmocka_unit_test_setup(test_a_lock_whose_file_is_removed_meanwhile, set_up),
+        cmocka_unit_test_setup(test_a_lock_that_cannot_be_looked_at, set_up),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
