@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/env.h"
 #include "runtime/engine/cuda/device/cuda_device.h"
+#include "runtime/engine/cuda/util/cuda_status.h"
 
 #include <cuda_runtime_api.h>
 
@@ -45,5 +46,5 @@ int pl_cuda_explain(int code, int driver, int runtime, bool module, struct pl_er
         return pl_error_set(err, -ENODEV,
                             "there is no GPU on this machine, or none that it lets us use");
     return pl_error_set(err, -ENODEV, "cannot use the GPUs of this machine: %s",
-                        cudaGetErrorString((cudaError_t)code));
+                        pl_cuda_words(code));
 }

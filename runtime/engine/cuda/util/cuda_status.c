@@ -3,8 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-/* CUDA's words, and for what a machine's set-up or its hardware causes also what to do. */
-static const char *words(int code)
+const char *pl_cuda_words(int code)
 {
     switch (code) {
     case cudaErrorDevicesUnavailable:
@@ -14,7 +13,8 @@ static const char *words(int code)
         return "uncorrectable ECC error encountered; the GPU's memory is faulty: drain the node "
                "(nvidia-smi -q -d ECC)";
     case cudaErrorSystemNotReady:
-        return "system not yet initialized; NVIDIA's fabric manager does not run on this machine";
+        return "system not yet initialized; NVIDIA's fabric manager does not run, or has not "
+               "finished, on this machine (systemctl status nvidia-fabricmanager)";
     case cudaErrorNoKernelImageForDevice:
         return "no kernel image is available for execution on the device; plume-cuda.so was not "
                "built for this kind of GPU (-Dgpu_archs)";
@@ -71,7 +71,7 @@ int pl_cuda_check(struct pl_cuda_status *status, const char *call, int code)
     if (code == cudaSuccess)
         return 0;
     (void)cudaGetLastError();
-    return pl_cuda_fail(status, call, words(code));
+    return pl_cuda_fail(status, call, pl_cuda_words(code));
 }
 
 int pl_cuda_check_launches(struct pl_cuda_status *status, const char *call)
@@ -89,5 +89,5 @@ int pl_cuda_report(const struct pl_cuda_status *status, const char *device, stru
 int pl_cuda_error(struct pl_error *err, const char *device, const char *call, int code)
 {
     (void)cudaGetLastError();
-    return pl_error_set(err, -EIO, "%s failed on %s: %s", call, device, words(code));
+    return pl_error_set(err, -EIO, "%s failed on %s: %s", call, device, pl_cuda_words(code));
 }

@@ -10,6 +10,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* CUDA's words of `code`, a cudaError_t, and for what a machine's set-up or its hardware causes
+ * also what to do: a static text. */
+const char *pl_cuda_words(int code);
+
 /* Zeroed memory means no error. */
 struct pl_cuda_status {
     atomic_bool taken, failed;

@@ -193,13 +193,14 @@ static void test_what_an_administrator_can_mend_is_told(void **state)
         const char *words;
     } of[] = {{cudaErrorDevicesUnavailable, "another process has it in exclusive mode"},
               {cudaErrorECCUncorrectable, "drain the node"},
-              {cudaErrorSystemNotReady, "fabric manager does not run"},
+              {cudaErrorSystemNotReady, "fabric manager does not run, or has not finished"},
               {cudaErrorNoKernelImageForDevice, "was not built for this kind of GPU"},
               {cudaErrorUnsupportedPtxVersion, "the driver is older than its CUDA"}};
 
     for (size_t i = 0; i < PL_COUNT(of); i++) {
         struct pl_error err = {0};
         struct pl_device *dev = NULL;
+        unsigned n;
 
         fake_cuda_reset(100 * MIB);
         fake_cuda.fails = "cudaSetDevice";
@@ -211,6 +212,10 @@ static void test_what_an_administrator_can_mend_is_told(void **state)
         dev = open_one(0);
         fake_cuda.fails = "cudaStreamSynchronize";
         assert_int_equal(ops->sync(dev, &err), -EIO);
+        assert_non_null(strstr(err.text, of[i].words));
+        fake_cuda.fails = "cudaGetDeviceCount"; /* where most of them come first */
+        assert_int_equal(ops->count(&n, &err), -ENODEV);
+        assert_non_null(strstr(err.text, "cannot use the GPUs of this machine: "));
         assert_non_null(strstr(err.text, of[i].words));
         fake_cuda.fails = NULL;
         ops->close(dev);
