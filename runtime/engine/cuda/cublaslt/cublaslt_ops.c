@@ -25,12 +25,17 @@ static struct place current(enum pl_real real)
     return at;
 }
 
-/* A size that the library's interface does not have. */
-static bool is_huge(const struct pl_matmul_args *a)
+/* Tells, if so, that the library's interface does not have a size. */
+static bool is_huge(struct place at, const struct pl_matmul_args *a)
 {
-    return a->batch && a->m && a->n && a->k &&
-           (a->batch > INT_MAX || a->m > INT_MAX || a->n > INT_MAX || a->k > INT_MAX ||
-            a->batch * a->m > INT_MAX);
+    bool huge = a->batch && a->m && a->n && a->k &&
+                (a->batch > INT_MAX || a->m > INT_MAX || a->n > INT_MAX || a->k > INT_MAX ||
+                 a->batch * a->m > INT_MAX);
+
+    if (huge)
+        pl_cublaslt_unasked(at.libs.lt, at.real, "product", a->batch * a->m, a->n, a->k,
+                            "a size is above 2147483647");
+    return huge;
 }
 
 /* Returns false if nothing was queued. */
@@ -47,9 +52,7 @@ static bool product(struct place at,
         return false;
     if (!pl_cublaslt_of_matmul(&args, at.real, at.wide, pl_cublaslt_tf32(at.libs.lt), &key,
                                &data)) {
-        if (is_huge(&args))
-            pl_cublaslt_unasked(at.libs.lt, at.real, "product", args.batch * args.m, args.n, args.k,
-                                "a size is above 2147483647");
+        (void)is_huge(at, &args);
         return false;
     }
     if ((epilogue != PL_CUBLASLT_PLAIN &&
@@ -150,15 +153,16 @@ static bool forward_in_passes(struct place at, const struct pl_linear_args *a)
     struct pl_binary_args bias = {
         .n = a->rows * a->out, .m = a->out, .op = PL_BINARY_ADD, .a = z, .b = a->b, .y = z};
     struct pl_unary_args act = {.n = a->rows * a->out, .act = a->act, .x = z, .y = a->y};
+    struct pl_matmul_args y = pl_cublaslt_linear_y(a, z);
 
     if (a->b && pl_real_size(at.real) == 2) {
-        if (at.libs.lt && a->rows && a->in && a->out)
+        if (at.libs.lt && a->rows && a->in && a->out && !is_huge(at, &y))
             pl_cublaslt_unasked(at.libs.lt, at.real, "layer", a->rows, a->out, a->in,
                                 "it does not add the bias, or that does not begin at a multiple of "
                                 "16 bytes");
         return false;
     }
-    if (!product(at, pl_cublaslt_linear_y(a, z), PL_CUBLASLT_PLAIN, NULL, NULL))
+    if (!product(at, y, PL_CUBLASLT_PLAIN, NULL, NULL))
         return false;
     if (a->b)
         own[at.real].binary_forward(&bias);
