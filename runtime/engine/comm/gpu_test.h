@@ -10,9 +10,9 @@
 #include "runtime/engine/device/nccl_table.h"
 
 /* Tests the GPU of number `index` among those of ops. nccl: NULL leaves the all-reduce out.
- * -EDOM: a result is not the reference's. -ENOTSUP: NVIDIA's libraries did none of an op that they
- * are there for (their own reason is logged). Other errors are the device's. It waits for the
- * device without a limit. */
+ * -EDOM: a result is not the reference's. -ENOTSUP: our own kernels did an op in 16 bits, or a part
+ * of it, that NVIDIA's libraries are there for (the libraries' own reason is logged). Other errors
+ * are the device's. It waits for the device without a limit. */
 int pl_gpu_test_run(const struct pl_device_ops *ops,
                     unsigned index,
                     const struct pl_nccl_table *nccl,
