@@ -29,6 +29,7 @@ static const char *const measured[] = {"NVIDIA H100 80GB HBM3", NULL};
 
 /* A result holds for this GPU, driver, libraries and build of Plume only. */
 struct key {
+    unsigned index; /* of the GPU; twins have the same text */
     char name[sizeof(((struct pl_device_about *)0)->name)];
     char text[1024];
 };
@@ -92,7 +93,7 @@ static int key_of(const struct pl_device_ops *ops,
 
     if (r < 0)
         return r;
-    *ret = (struct key){0};
+    *ret = (struct key){.index = index};
     memcpy(ret->name, about.name, sizeof(ret->name));
     snprintf(ret->text, sizeof(ret->text), "%s, %s", about.name, about.versions);
     add_nccl(nccl, ret->text, sizeof(ret->text));
@@ -180,13 +181,13 @@ static void keep(const struct key *key)
 
 /* ---- the test ---- */
 
-/* GPUs of one kind are tested once. */
-static bool is_new(const struct key *keys, unsigned i)
+/* Has one of its kind come before, with this result? */
+static bool has_twin(const struct key *keys, const bool *with, unsigned i)
 {
     for (unsigned k = 0; k < i; k++)
-        if (strcmp(keys[i].text, keys[k].text) == 0)
-            return false;
-    return true;
+        if (with[k] && strcmp(keys[i].text, keys[k].text) == 0)
+            return true;
+    return false;
 }
 
 /* A key that another thread finds out: that reads NVIDIA's libraries, which are large. */
@@ -223,12 +224,16 @@ static int end_search(struct key_search *s, struct pl_error *err)
     return s->r < 0 ? pl_error_set(err, s->r, "%s", pl_error_text(&s->why)) : 0;
 }
 
+/* GPUs of one kind are tested until one passes. A kind is not kept if one of it failed: that one
+ * would be trusted later. */
 static int test_all(const struct gpus *gpus, FILE *out, struct pl_error *err)
 {
     _cleanup_free_ struct key *keys = calloc(gpus->n, sizeof(*keys));
-    unsigned failed = 0;
+    _cleanup_free_ bool *good = calloc(gpus->n, sizeof(*good)),
+                        *bad = calloc(gpus->n, sizeof(*bad));
+    bool failed = false;
 
-    if (!keys)
+    if (!keys || !good || !bad)
         return pl_error_nomem(err);
     for (unsigned i = 0; i < gpus->n; i++) {
         struct key_search key = {.gpus = gpus, .index = i, .key = &keys[i]};
@@ -239,7 +244,7 @@ static int test_all(const struct gpus *gpus, FILE *out, struct pl_error *err)
         start_search(&key);
         if (i > 0) /* the first is tested whatever its key is: meanwhile */
             r = end_search(&key, err);
-        if (r == 0 && !is_new(keys, i))
+        if (r == 0 && has_twin(keys, good, i))
             continue;
         passed = r < 0 ? r : pl_gpu_test_run(gpus->ops, i, gpus->nccl, &why);
         if (r == 0)
@@ -247,8 +252,10 @@ static int test_all(const struct gpus *gpus, FILE *out, struct pl_error *err)
         if (r < 0)
             return r;
         r = passed;
-        failed += r < 0;
-        if (r == 0)
+        good[i] = r == 0;
+        bad[i] = r < 0;
+        failed |= bad[i];
+        if (r == 0 && !has_twin(keys, bad, i))
             keep(&keys[i]);
         fprintf(out, "GPU %u (%s): %s%s", i, keys[i].name, r < 0 ? "failed: " : "passed",
                 r < 0        ? pl_error_text(&why)
@@ -297,8 +304,43 @@ static unsigned test_limit_ms(void)
     return text && pl_parse_int(text, 1, INT32_MAX, &ms, NULL) == 0 ? (unsigned)ms : TEST_LIMIT_MS;
 }
 
-/* A GPU that hangs, or a library that ends its process, must not take the run along. */
-static int test_in_child(struct pl_error *err)
+/* The GPUs that this node's ranks take. */
+struct taken {
+    unsigned n;
+    struct key *keys;
+};
+
+/* Is there a line of test_all() that begins with `start` and has `result` after a GPU's name? */
+static bool tells(const char *out, const char *start, const char *result)
+{
+    for (const char *line = out; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const char *found = strstr(line, result);
+
+        if (strncmp(line, start, strlen(start)) == 0 && found && found < line + strcspn(line, "\n"))
+            return true;
+    }
+    return false;
+}
+
+/* None of them failed, and of each kind one has passed: in the test that wrote `out`, or before. */
+static bool have_passed_now(const struct taken *taken, const char *out)
+{
+    for (unsigned i = 0; i < taken->n; i++) {
+        char start[32], result[sizeof(taken->keys->name) + 16];
+
+        snprintf(start, sizeof(start), "GPU %u (", taken->keys[i].index);
+        if (tells(out, start, "): failed: "))
+            return false;
+        snprintf(result, sizeof(result), " (%s): passed", taken->keys[i].name);
+        if (!tells(out, "GPU ", result) && !has_passed(&taken->keys[i]))
+            return false;
+    }
+    return true;
+}
+
+/* A GPU that hangs, or a library that ends its process, must not take the run along. *ret_passed:
+ * the GPUs that are taken are good, whatever the result is. */
+static int test_in_child(const struct taken *taken, bool *ret_passed, struct pl_error *err)
 {
     const char *const argv[] = {"/proc/self/exe", "--test-gpus", NULL};
     unsigned limit_ms = test_limit_ms();
@@ -322,17 +364,12 @@ static int test_in_child(struct pl_error *err)
             r = pl_error_set(err, -EIO, "their test %.*s", failed ? (int)strcspn(failed, "\n") : 6,
                              failed ? failed : "failed");
     }
+    *ret_passed = have_passed_now(taken, child.out.len ? pl_buf_str(&child.out) : "");
     pl_child_finish(&child);
     return r;
 }
 
 /* ---- auto ---- */
-
-/* The GPUs that this node's ranks take. */
-struct taken {
-    unsigned n;
-    struct key *keys;
-};
 
 static bool all_have_passed(const struct taken *taken)
 {
@@ -346,9 +383,10 @@ static bool all_have_passed(const struct taken *taken)
 static int test_taken(const struct taken *taken, unsigned there, struct pl_error *err)
 {
     struct pl_error why = {0};
-    int r = test_in_child(&why);
+    bool passed = false;
+    int r = test_in_child(taken, &passed, &why);
 
-    if (r < 0 && taken->n < there && all_have_passed(taken)) {
+    if (r < 0 && taken->n < there && passed) {
         pl_log_warn("train", "another GPU of this node, which is not taken, is not usable: %s",
                     pl_error_text(&why));
         return 0;

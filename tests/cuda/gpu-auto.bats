@@ -29,7 +29,7 @@ kept() { find . -mindepth 1 -maxdepth 1 ! -name 'separate-stderr*'; }
 
 takes_gpu() {
     run -0 --separate-stderr env PLUME_LOG=debug pltrain "$@" "${QUICK[@]}"
-    [[ $stderr == *" device emulated:0,"* ]] || { echo "$stderr"; false; }
+    [[ $stderr == *" device emulated:${TAKEN:-0},"* ]] || { echo "$stderr"; false; }
 }
 
 # Nothing is tested where this may not take longer than a millisecond.
@@ -149,6 +149,18 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     PLUME_EMULATED_GPUS=2 takes_gpu_untested
     PLUME_EMULATED_ODD="Emulated too" PLUME_EMULATED_GPUS=2 takes_cpu "out of memory on emulated:1" --processes 2
     unset PLUME_EMULATED_ODD PLUME_EMULATED_VERSION PLUME_EMULATED_MEMORY
+    # Nor of the same kind. The one that failed is not taken, now or later; results are not kept then.
+    export PLUME_EMULATED_VERSION=5 PLUME_EMULATED_GPUS=3
+    for _ in 1 2; do
+        PLUME_EMULATED_MEMORY=20000,1073741824,1073741824 TAKEN=2 takes_gpu --devices 2,1
+        [[ $stderr == *"another GPU of this node, which is not taken, is not usable: their test failed: "*"out of memory on emulated:0"* ]]
+        PLUME_EMULATED_MEMORY=20000,1073741824,1073741824 takes_cpu "out of memory on emulated:0"
+        PLUME_EMULATED_MEMORY=20000,1073741824,1073741824 takes_cpu "out of memory on emulated:0" --devices 1,0
+        PLUME_EMULATED_MEMORY=20000 takes_cpu "out of memory on emulated:0" --devices 2,1
+    done
+    TAKEN=2 takes_gpu --devices 2,1
+    takes_gpu_untested
+    unset PLUME_EMULATED_VERSION PLUME_EMULATED_GPUS
     # Ranks of simulated nodes, each with a GPU of its own as under Slurm.
     PLUME_EMULATED_VERSION=3 PLUME_EMULATED_FAULT="matmul f32" takes_cpu "a matrix product in f32 is wrong" \
         --processes 2 --processes-per-node 1
@@ -162,6 +174,9 @@ takes_gpu_untested() { PLUME_GPU_TEST_MS=1 takes_gpu "$@"; }
     [[ $output == "GPU 0 (Emulated GPU): passed, without NCCL ("* ]]
     PLUME_EMULATED_GPUS=3 run -0 pltrain --test-gpus
     [ "${#lines[@]}" -eq 1 ] # of one kind
+    PLUME_EMULATED_MEMORY=20000,1073741824,1073741824 PLUME_EMULATED_GPUS=3 run -1 pltrain --test-gpus
+    [[ ${lines[0]} == "GPU 0 (Emulated GPU): failed: out of memory"* && ${lines[1]} == "GPU 1 "*": passed"* ]]
+    [ "${#lines[@]}" -eq 2 ]
     PLUME_EMULATED_FAULT="attention_backward bf16" run -1 pltrain --test-gpus
     [[ $output == "GPU 0 (Emulated GPU): failed: attention in bf16 is wrong: dk[7] is "*", by the reference "* ]]
     PLUME_EMULATED_GPUS=0 run -1 pltrain --test-gpus
