@@ -117,25 +117,37 @@ static PL_TEST_UNUSED int pl_test_run_group(const struct CMUnitTest *tests,
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("1..%zu\n", n);
-    if (setup && setup((void **)&group_state) != 0)
-        return (int)n;
+    if (setup) {
+        if (setjmp(pl_test_jump) != PL_TEST_RUNS)
+            return (int)n;
+        if (setup((void **)&group_state) != 0)
+            return (int)n;
+    }
     for (volatile size_t i = 0; i < n; i++) {
         void *volatile state = tests[i].initial_state ? tests[i].initial_state : group_state;
-        volatile int how = PL_TEST_FAILED;
+        volatile int is_set_up = 0, how;
 
-        if (!tests[i].setup_func || tests[i].setup_func((void **)&state) == 0) {
-            how = setjmp(pl_test_jump);
-            if (how == PL_TEST_RUNS)
-                tests[i].test_func((void **)&state);
-            if (tests[i].teardown_func && tests[i].teardown_func((void **)&state) != 0)
+        /* Each step comes once, wherever an assertion jumps from. */
+        how = setjmp(pl_test_jump);
+        if (how == PL_TEST_RUNS && tests[i].setup_func && tests[i].setup_func((void **)&state) != 0)
+            how = PL_TEST_FAILED;
+        if (how == PL_TEST_RUNS) {
+            is_set_up = 1;
+            tests[i].test_func((void **)&state);
+        }
+        if (is_set_up && tests[i].teardown_func) {
+            is_set_up = 0;
+            if (tests[i].teardown_func((void **)&state) != 0)
                 how = PL_TEST_FAILED;
         }
         failed += how == PL_TEST_FAILED;
         printf("%s %zu - %s%s\n", ends[how], i + 1, tests[i].name,
                how == PL_TEST_SKIPPED ? " # SKIP" : "");
     }
-    if (teardown)
-        teardown((void **)&group_state);
+    if (teardown) {
+        if (setjmp(pl_test_jump) == PL_TEST_RUNS)
+            teardown((void **)&group_state);
+    }
     return failed;
 }
 
