@@ -24,15 +24,22 @@ package_field() {
 }
 
 # package_slurm: the range of Slurm's releases that load the plugin. Slurm takes one of the same release but
-# for the last number, and libslurm's package has a name of its own in each.
+# for the last number. libslurm's package has a name of its own in each, and apt leaves the old one beside the
+# new one: slurm-wlm-basic-plugins has one name, and slurmd and Slurm's commands depend on exactly their own.
 package_slurm() {
-    local name version release
+    local name version release next
     name=$(package_field Depends | grep -oE 'libslurm[0-9]+' | head -n 1)
-    [[ $name ]] || return 0 # the site's own Slurm, of no package
+    if [[ ! $name ]]; then
+        say "dev: libslurm is of no package libslurmNN: this package does not depend on a release of Slurm"
+        return
+    fi
     version=$(dpkg-query -W -f '${Version}' "$name")
     release=${version%%-*}
     release=${release%.*}
-    printf ', %s (>= %s), %s (<< %s.%02d~)' "$name" "$release" "$name" "${release%.*}" "$((10#${release##*.} + 1))"
+    next=$(printf '%s.%02d' "${release%.*}" "$((10#${release##*.} + 1))")
+    for name in "$name" slurm-wlm-basic-plugins; do
+        printf ', %s (>= %s), %s (<< %s~)' "$name" "$release" "$name" "$next"
+    done
 }
 
 # package_control ROOT: what dpkg must know.

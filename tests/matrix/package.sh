@@ -20,6 +20,24 @@ fail() {
     exit 1
 }
 
+# takes_slurm VERSION: whether apt would install that version of Slurm and leave Plume. Its packages are empty,
+# and depend on each other as Debian's do.
+takes_slurm() {
+    local dir name status=0
+    dir=$(mktemp -d)
+    for name in slurm-wlm-basic-plugins slurm-client slurmctld slurmd; do
+        install -d "$dir/$name/DEBIAN"
+        printf '%s\n' "Package: $name" "Version: $1" "Architecture: all" "Maintainer: nobody <nobody@localhost>" \
+            "Depends: slurm-wlm-basic-plugins (= $1)" "Description: empty" >"$dir/$name/DEBIAN/control"
+        [[ $name != slurm-wlm-basic-plugins ]] || sed -i /^Depends/d "$dir/$name/DEBIAN/control"
+        dpkg-deb --build "$dir/$name" "$dir/$name.deb" >/dev/null
+    done
+    apt-get -s --no-remove --no-install-recommends install "$dir"/*.deb &>"$dir/apt" || status=$?
+    ((status == 0)) || cat "$dir/apt"
+    rm -r "$dir"
+    return "$status"
+}
+
 before=$(files)
 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends /plume.deb
 library=$(dpkg -L plume | grep '/spank_plume\.so$') || fail "no plugin"
@@ -32,6 +50,11 @@ done
 for tool in plsubmit plstat plrun plrund pltrain; do
     "$tool" --version | grep -qF "$(dpkg-query -W -f '${Version}' plume)" || fail "$tool is of another version"
 done
+slurm=$(dpkg-query -W -f '${Version}' slurm-wlm-basic-plugins)
+slurm=${slurm%%-*} # as 22.05.8
+takes_slurm "${slurm%.*}.99-1" || fail "no bug fix of Slurm can be installed"
+refused=$(takes_slurm "$((10#${slurm%%.*} + 1)).02.0-1") && fail "apt upgrades Slurm under the plugin"
+[[ $refused == *'remove is disabled'* ]] || fail "apt: $refused"
 
 install -d -o 65534 -g 65534 /tmp/home
 PLUME_BUILD=${library%/*} ./dev cluster up 2 --name package --quiet
