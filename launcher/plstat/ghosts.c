@@ -101,10 +101,11 @@ struct find {
     struct pl_ghosts *ghosts;
     struct pl_notes *notes;
     struct pl_error no_answer; /* Slurm gives none, and is not asked again */
-    unsigned n_silent;         /* processes that may be of an ended job and do not answer */
-    pid_t silent;              /* the first of them */
-    unsigned n_too_many;       /* processes that are not judged, because of ASK_MAX */
-    uid_t too_many;            /* the first of their users */
+    unsigned n_silent;   /* processes that may be of an ended job and whose memory is not read */
+    pid_t silent;        /* the first of them, */
+    int why_silent;      /* and its pl_node_process.silent */
+    unsigned n_too_many; /* processes that are not judged, because of ASK_MAX */
+    uid_t too_many;      /* the first of their users */
 };
 
 /* A program may write any number into its environment, but not choose its control group. */
@@ -188,8 +189,30 @@ static void count_silent(struct find *f, const struct pl_node_process *p)
     bool wanted = f->ghosts->epilog ? p->uid == f->ghosts->job_uid && p->job < 0
                                     : geteuid() == 0 || p->uid == geteuid();
 
-    if (p->silent && !p->in_step && wanted && !f->n_silent++)
+    if (p->silent && !p->in_step && wanted && !f->n_silent++) {
         f->silent = p->pid;
+        f->why_silent = p->silent;
+    }
+}
+
+static void note_silent(const struct find *f)
+{
+    if (f->n_silent && f->why_silent != -ETIMEDOUT)
+        pl_notes_add(f->notes, true,
+                     "cannot read the memory of processes: %s; %u of them may be of an ended job "
+                     "(the first: %d)",
+                     strerror(-f->why_silent), f->n_silent, (int)f->silent);
+    else if (f->n_silent == 1)
+        pl_notes_add(
+            f->notes, true,
+            "process %d does not answer when its memory is read: whether it is of an ended "
+            "job is not known",
+            (int)f->silent);
+    else if (f->n_silent)
+        pl_notes_add(f->notes, true,
+                     "%u processes do not answer when their memory is read, or are of a user with "
+                     "three such: whether they are of an ended job is not known (the first: %d)",
+                     f->n_silent, (int)f->silent);
 }
 
 static int each(void *ctx, struct pl_node_process *p)
@@ -236,17 +259,7 @@ int pl_ghosts_find(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_e
     else if (r < 0) /* most machines have no driver */
         pl_notes_add(notes, false, "no GPUs seen: %s", pl_error_text(&why));
     r = pl_node_processes_each(each, &f, err);
-    if (f.n_silent == 1)
-        pl_notes_add(
-            notes, true,
-            "process %d does not answer when its memory is read: whether it is of an ended "
-            "job is not known",
-            (int)f.silent);
-    else if (f.n_silent)
-        pl_notes_add(notes, true,
-                     "%u processes do not answer when their memory is read, or are of a user with "
-                     "three such: whether they are of an ended job is not known (the first: %d)",
-                     f.n_silent, (int)f.silent);
+    note_silent(&f);
     if (f.n_too_many)
         pl_notes_add(notes, true,
                      "user %u has processes of more than %d jobs: Slurm was not asked for %u more",
@@ -269,6 +282,8 @@ static int may_end(const struct pl_ghosts *ghosts,
         return pl_error_set(err, -ESRCH, "it has ended already");
     if (!g->mine || now->uid != g->process.uid)
         return pl_error_set(err, -EPERM, "it belongs to user %u", (unsigned)now->uid);
+    if (now->silent && (now->job < 0 || (!ghosts->epilog && !g->gpus)))
+        return pl_error_set(err, -EPERM, "its memory cannot be read: %s", strerror(-now->silent));
     if (ghosts->epilog && !left_by_job(ghosts, now))
         return pl_error_set(err, -EPERM, "it does not belong to job %lld any more",
                             (long long)ghosts->job);
@@ -298,8 +313,10 @@ static int begin_end(const struct pl_ghosts *ghosts, struct pl_ghost *g, struct 
 
     pl_process_open(handle, g->process.pid);
     r = pl_node_process_get(g->process.pid, &now);
+    if (r == -ESRCH)
+        return pl_error_set(err, r, "it has ended already");
     if (r < 0)
-        return pl_error_set(err, r, r == -ESRCH ? "it has ended already" : "out of memory");
+        return pl_error_errno(err, r, "cannot look at it");
     r = may_end(ghosts, g, &now, err);        /* it started when the one in the list did .. */
     if (r == 0 && handle->start != now.start) /* .. and so did the one of the handle */
         r = pl_error_set(err, -ESRCH, "it has ended already");

@@ -64,15 +64,14 @@ static int64_t job_of_group(pid_t pid)
     return p && p[5] >= '0' && p[5] <= '9' ? strtoll(p + 5, NULL, 10) : -1;
 }
 
-/* What is in the process's memory. Other errors than -ENOMEM: nobody could look. */
+/* What is in the process's memory. 0 or -ENOMEM. Nothing may be had of it, as where the user's own
+ * processes are as many as `ulimit -u` allows, or the one that reads was killed for want of memory:
+ * the other processes are looked at all the same. */
 static int read_memory(struct pl_node_process *p, pid_t thread, const char *name)
 {
     struct pl_process_memory memory;
-    int r = pl_process_memory_read(thread, p->uid, &memory);
 
-    if (r < 0 && r != -ETIMEDOUT)
-        return r;
-    p->silent = r == -ETIMEDOUT;
+    p->silent = pl_process_memory_read(thread, p->uid, &memory);
     p->seen = memory.seen;
     if (p->job < 0)
         p->job = memory.job;

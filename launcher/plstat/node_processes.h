@@ -19,15 +19,15 @@ struct pl_node_process {
     int64_t cgroup_job; /* the same by its control group alone, which a program cannot choose */
     bool in_step;       /* descends from a slurmstepd: its job has not ended on this node */
     bool seen;          /* its environment could be read */
-    bool silent;        /* its memory does not answer: what is below, and its job, are not known */
-    char *command;      /* arguments, joined; "[name]" where it has none */
-    char *run_dir;      /* PLUME_RUN_DIR; NULL: none */
-    char *slurm_conf;   /* SLURM_CONF; NULL: none */
+    int silent;    /* 0, or why its memory is not read: -ETIMEDOUT (it does not answer), -errno (no
+                    * process could be had that reads it); what is below, and its job, are not known */
+    char *command; /* arguments, joined; "[name]" where it has none */
+    char *run_dir; /* PLUME_RUN_DIR; NULL: none */
+    char *slurm_conf; /* SLURM_CONF; NULL: none */
 };
 void pl_node_process_finish(struct pl_node_process *p);
 
-/* Looks at one process. -ESRCH: it has ended, -ENOMEM; others: pl_process_memory_read() has failed.
- */
+/* Looks at one process. -ESRCH: it has ended, -ENOMEM, -errno: a file of /proc cannot be read. */
 int pl_node_process_get(pid_t pid, struct pl_node_process *ret);
 
 /* Calls f for each process of the node but this one; stops at the first error of f. f may keep what

@@ -3,14 +3,17 @@
 #include "common/base/process.h"
 #include "launcher/plstat/node_processes.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -198,6 +201,68 @@ static void test_each(void **state)
     stop(pid);
 }
 
+/* Whether it is of the process in ctx, and was not read for want of a process. */
+static int find_unread(void *ctx, struct pl_node_process *p)
+{
+    if (p->pid == *(pid_t *)ctx && p->silent == -EAGAIN && p->command && !p->seen)
+        *(pid_t *)ctx = 0;
+    return 0;
+}
+
+/* As a user whose processes are as many as `ulimit -u` allows: no child can be had. */
+static void test_no_process_to_read_with(void **state)
+{
+    const struct rlimit none = {0};
+    char *env[] = {NULL};
+    pid_t pid = start(env), child = fork(), wanted = pid;
+    struct pl_node_process p;
+    int status;
+
+    assert_true(child >= 0);
+    if (child == 0) { /* the limit is none to root */
+        if (setrlimit(RLIMIT_NPROC, &none) < 0 ||
+            (geteuid() == 0 && setresuid(65534, 65534, 65534) < 0))
+            _exit(1);
+        if (pl_node_process_get(pid, &p) < 0 || p.silent != -EAGAIN)
+            _exit(2);
+        pl_node_process_finish(&p);
+        _exit(pl_node_processes_each(find_unread, &wanted, NULL) < 0 ? 3 : wanted ? 4 : 0);
+    }
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    stop(pid);
+}
+
+/* Ends the child that reads, once; counts the processes that are not read. */
+static int end_reader(void *ctx, struct pl_node_process *p)
+{
+    unsigned *n = ctx;
+    char path[64];
+    FILE *file;
+    int reader;
+
+    n[1] += p->silent == -EPIPE;
+    if (n[0]++)
+        return 0;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    file = fopen(path, "re");
+    assert_non_null(file);
+    while (fscanf(file, "%d", &reader) == 1)
+        kill(reader, SIGKILL);
+    fclose(file);
+    return 0;
+}
+
+/* As where memory is short: the next process is read by another. */
+static void test_the_reader_is_killed(void **state)
+{
+    unsigned n[2] = {0};
+
+    assert_int_equal(pl_node_processes_each(end_reader, n, NULL), 0);
+    assert_true(n[0] > 1);
+    assert_int_equal(n[1], 1);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +272,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_without_a_first_thread),
         cmocka_unit_test(test_each),
+        cmocka_unit_test(test_no_process_to_read_with),
+        cmocka_unit_test(test_the_reader_is_killed),
     };
 
     if (argc > 1) /* started by a test, as "sleep 300" */
