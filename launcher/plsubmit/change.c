@@ -23,8 +23,10 @@
 
 void pl_change_unlock(struct pl_change *change)
 {
-    pl_closep(&change->lock);
-    change->lock = -EBADF;
+    for (size_t i = 0; i < PL_COUNT(change->locks); i++) {
+        pl_closep(&change->locks[i]);
+        change->locks[i] = -EBADF;
+    }
 }
 
 void pl_change_finish(struct pl_change *change)
@@ -32,7 +34,7 @@ void pl_change_finish(struct pl_change *change)
     pl_run_close(change->run);
     free(change->trials);
     pl_change_unlock(change);
-    *change = (struct pl_change){.lock = -EBADF};
+    *change = PL_CHANGE_UNLOCKED;
 }
 
 /* ---- the sweep ---- */
@@ -50,26 +52,24 @@ static int split(const char *word, char **ret_sweep, char **ret_trials)
 }
 
 /* On NFS the lock of a folder is known to its host only, and that of a file, if it is open for
- * writing, to all hosts. */
-int pl_change_lock(const char *dir, int *ret, struct pl_error *err)
+ * writing, to all hosts. A server may refuse the latter for a moment, and earlier releases lock one
+ * of the two: so both are taken, the folder's first. */
+int pl_change_lock(const char *dir, int ret[2], struct pl_error *err)
 {
-    _cleanup_close_ int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    _cleanup_close_ int fd = -EBADF;
-    int r = 0;
+    _cleanup_close_ int folder = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), key = -EBADF;
+    int r;
 
-    if (dir_fd < 0)
+    if (folder < 0)
         return pl_error_errno(err, errno, "cannot open run folder '%s'", dir);
-    fd = openat(dir_fd, "key", O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd >= 0)
-        r = pl_file_lock(fd, 0);
-    if (fd < 0 || (r < 0 && r != -ETIMEDOUT)) {
-        pl_closep(&fd);
-        fd = PL_TAKE_FD(dir_fd);
-        r = pl_file_lock(fd, 0);
+    r = pl_file_lock(folder, 0);
+    if (r != -ETIMEDOUT) {
+        key = openat(folder, "key", O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        r = key >= 0 ? pl_file_lock(key, 0) : 0;
     }
     if (r == -ETIMEDOUT)
         return pl_error_set(err, -EBUSY, "another plsubmit changes '%s' now: try again later", dir);
-    *ret = PL_TAKE_FD(fd);
+    ret[0] = PL_TAKE_FD(folder);
+    ret[1] = PL_TAKE_FD(key);
     return 0;
 }
 
@@ -110,7 +110,7 @@ int pl_change_open(enum pl_change_kind kind,
                    struct pl_change *ret,
                    struct pl_error *err)
 {
-    _cleanup_(pl_change_finish) struct pl_change c = {.lock = -EBADF};
+    _cleanup_(pl_change_finish) struct pl_change c = PL_CHANGE_UNLOCKED;
     _cleanup_(pl_run_ref_finish) struct pl_run_ref ref = {.trial = -1};
     _cleanup_free_ char *sweep = NULL;
     int r = split(word, &sweep, &c.trials);
@@ -121,7 +121,7 @@ int pl_change_open(enum pl_change_kind kind,
     if (r == -ENOENT && !c.trials && check_trials(kind, word, err) < 0)
         return -EINVAL;
     if (r == 0)
-        r = pl_change_lock(ref.folder, &c.lock, err);
+        r = pl_change_lock(ref.folder, c.locks, err);
     if (r == 0)
         r = pl_run_open_own(ref.folder, &c.run, err);
     if (r == 0)
@@ -135,7 +135,7 @@ int pl_change_open(enum pl_change_kind kind,
     if (!c.trials && ref.trial >= 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     *ret = c;
-    c = (struct pl_change){.lock = -EBADF};
+    c = PL_CHANGE_UNLOCKED;
     return 0;
 }
 

@@ -10,13 +10,15 @@
 struct pl_change {
     struct pl_run *run;
     char *trials; /* "3-8,10"; NULL: all */
-    int lock;     /* of the run folder, against another plsubmit that changes it; negative: none */
+    int locks[2]; /* pl_change_lock(); negative: none */
     bool slow;    /* the folder's file system did not answer */
 };
+#define PL_CHANGE_UNLOCKED ((struct pl_change){.locks = {-EBADF, -EBADF}})
 void pl_change_finish(struct pl_change *change);
 
-/* Locks a run folder until *ret is closed. -EBUSY: another plsubmit has locked it. */
-int pl_change_lock(const char *dir, int *ret, struct pl_error *err);
+/* Locks a run folder against another plsubmit until both of ret are closed; the second is negative
+ * where the folder has no key. -EBUSY: another plsubmit has locked it. */
+int pl_change_lock(const char *dir, int ret[2], struct pl_error *err);
 
 /* Gives the lock up early: who only waits for the trials changes nothing. */
 void pl_change_unlock(struct pl_change *change);

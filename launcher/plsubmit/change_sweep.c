@@ -261,7 +261,7 @@ static void try_folder(struct pl_change *change, const struct pl_spec *spec)
 
 int pl_change_sweep(struct pl_spec *spec, char *const *words, const char *bin_dir)
 {
-    _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
+    _cleanup_(pl_change_finish) struct pl_change change = PL_CHANGE_UNLOCKED;
     struct pl_error err = {0};
     int r;
 

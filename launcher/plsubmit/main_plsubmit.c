@@ -85,7 +85,7 @@ static int
 launch(const struct pl_spec *spec, const struct pl_snapshot *snapshot, const char *bin_dir)
 {
     _cleanup_(pl_launch_finish) struct pl_launch plan = {0};
-    _cleanup_(pl_change_finish) struct pl_change change = {.lock = -EBADF};
+    _cleanup_(pl_change_finish) struct pl_change change = PL_CHANGE_UNLOCKED;
     struct pl_submission s = {.change = &change, .after = spec->lists[PL_SPEC_AFTER]};
     struct pl_error err = {0};
     int r;
@@ -107,7 +107,7 @@ launch(const struct pl_spec *spec, const struct pl_snapshot *snapshot, const cha
     r = pl_launch_create(&plan, &change.run, &err);
     if (r < 0)
         return pl_report_error(&err, r == -EPERM ? PL_EXIT_FAILED : PL_EXIT_USAGE);
-    if (pl_change_lock(plan.dir, &change.lock, &err) < 0)
+    if (pl_change_lock(plan.dir, change.locks, &err) < 0)
         return pl_report_error(&err, PL_EXIT_TRY_AGAIN);
     s.folder = plan.folder;
     s.shape = plan.shape;
