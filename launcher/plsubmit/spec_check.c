@@ -151,15 +151,16 @@ int pl_spec_check_max_requeues(const char *value, struct pl_error *err)
     return pl_parse_int(value, 0, 1000000, &n, err);
 }
 
-/* "USR1@120". To the batch shell, "B:USR1", it would end the job script. */
+/* "USR1@120". Of "B:USR1" the ranks would not know: only the batch shell gets it. */
 int pl_spec_check_signal(const char *value, struct pl_error *err)
 {
     size_t len = strcspn(value, ":@");
 
     if (value[len] == ':' && memchr(value, 'B', len))
-        return pl_error_set(err, -EINVAL,
-                            "'%s' would end the job script; write %s, which signals the ranks",
-                            value, value + len + 1);
+        return pl_error_set(
+            err, -EINVAL,
+            "'%s' would signal the job script alone; write %s, which signals the ranks", value,
+            value + len + 1);
     return 0;
 }
 

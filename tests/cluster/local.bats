@@ -239,17 +239,17 @@ is_finishing() {
 }
 
 @test "a signal to the job script alone does not end its trial" {
-    local signals=(HUP USR1 USR2 ALRM) i
-    submit --local=4 --grid i=0,1,2,3 --setup 'echo $$ >script.$PLUME_TRIAL' -- \
+    local signals=(HUP USR1 USR2 ALRM ABRT XCPU VTALRM PROF IO PWR) i
+    submit --local=10 --grid i=0,1,2,3,4,5,6,7,8,9 --setup 'echo $$ >script.$PLUME_TRIAL' -- \
         bash -c '>runs.$PLUME_TRIAL; until [ -e go ]; do sleep 0.1; done'
-    for i in {0..3}; do
+    for i in {0..9}; do
         wait_for 30 test -e "runs.$i"
         kill -"${signals[i]}" "$(<"script.$i")"
     done
     # bash would run its EXIT trap at once, with the status 0 of the command before.
     ! wait_until 2 is_finishing || false
     touch go
-    wait_for 30 sweep_is '4 done'
+    wait_for 30 sweep_is '10 done'
 }
 
 @test "SIGTERM before the trial is claimed ends it with a result" {
