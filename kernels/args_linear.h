@@ -115,8 +115,9 @@ struct pl_pool2d_args {
  * sums of x^2. batchnorm_forward computes mean and inv_std [channels] from them and, if
  * running_mean is given, running = (1 - momentum) running + momentum (mean or unbiased variance),
  * as PyTorch does. In evaluation only batchnorm_forward is called, and uses running_mean and
- * running_var. From such sums the variance is known to 2^-53 of the mean's square; ref's f64 takes
- * it from x where `alone` is set.
+ * running_var. Such sums of n values lose up to 3 n 2^-53 of the mean's square. Where `alone` is
+ * set the host's kernels take the variance from x if that is too much (pl_batchnorm_lost()), in f64
+ * always. GPUs do not.
  *
  * Backward, with dz = dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
  * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=
@@ -152,6 +153,12 @@ struct pl_batchnorm_args {
     void *mean, *inv_std, *y;         /* written forward, read backward */
     void *dx, *dw, *db, *dr;
 };
+
+/* True if var, the mean of n squares less m^2 in f64, may be wrong by 3 2^-21 of it, or by more. */
+static inline bool pl_batchnorm_lost(double n, double m, double var)
+{
+    return var < m * m * n * 0x1p-32;
+}
 
 /* The windows of x [batch, channels, height, width] as rows of cols [groups, batch, oh, ow,
  * channels / groups, kernel_h, kernel_w]: its element (g, n, i, j, c, u, v) is x at (n, g channels

@@ -79,7 +79,37 @@ void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
     pl_bn_run(a, sums, sums_flat);
 }
 
-static void statistics(const struct pl_batchnorm_args *a, size_t c)
+PL_INLINE void add_differences(struct pl_bn_pair *p, const float *x, size_t n, double m)
+{
+    for (size_t k = 0; k < n; k++) {
+        double v = x[k] - m;
+
+        p->lanes[0][k % PL_BN_LANES] += v;
+        p->lanes[1][k % PL_BN_LANES] += v * v;
+    }
+}
+
+/* The variance of this rank's n values by their differences from m, their mean but for rounding. */
+PL_INLINE double
+variance_of(const struct pl_batchnorm_args *a, size_t c, double m, const enum pl_half type)
+{
+    size_t most = pl_bn_block_of(a, type);
+    double sum, squares, n = a->sums[0];
+    struct pl_bn_pair p = {0};
+    float block[PL_BN_BLOCK];
+
+    for (size_t i = 0; i < a->batch; i++)
+        for (size_t k = 0, some; k < a->inner; k += some) {
+            some = PL_MIN(most, a->inner - k);
+            add_differences(&p,
+                            pl_bn_get(type, a->x_half, a->x, pl_bn_place(a, i, c, k), some, block),
+                            some, m);
+        }
+    pl_bn_finish(&p, &sum, &squares);
+    return squares / n - sum / n * (sum / n);
+}
+
+PL_INLINE void statistics(const struct pl_batchnorm_args *a, size_t c, const enum pl_half type)
 {
     float *mean = a->mean, *inv_std = a->inv_std;
     float *running_mean = a->running_mean, *running_var = a->running_var;
@@ -93,6 +123,8 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     n = a->sums[0];
     m = a->sums[1 + c] / n;
     var = a->sums[1 + a->channels + c] / n - m * m;
+    if (a->alone && pl_batchnorm_lost(n, m, var))
+        var = variance_of(a, c, m, type);
     var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (float)m;
     inv_std[c] = (float)(1 / sqrt(var + a->eps));
@@ -110,7 +142,7 @@ forward_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const en
     size_t most = pl_bn_block_of(a, type);
 
     for (size_t c = begin; c < end; c++) {
-        statistics(a, c);
+        statistics(a, c, type);
         for (size_t n = 0; n < a->batch; n++)
             for (size_t k = 0, some; k < a->inner; k += some) {
                 size_t at = pl_bn_place(a, n, c, k);
@@ -138,7 +170,7 @@ PL_INLINE void forward_flat_of(const struct pl_batchnorm_args *a,
     struct pl_bn_flat_norm f;
 
     for (size_t c = begin; c < end; c++)
-        statistics(a, c);
+        statistics(a, c, type);
     pl_bn_fill_flat(&f, a, begin, end);
     for (size_t n = 0; n < a->batch; n++) {
         size_t at = pl_bn_place(a, n, begin, 0);

@@ -45,18 +45,18 @@ void PL_REF(batchnorm_sums)(const struct pl_batchnorm_args *a)
     }
 }
 
-/* The mean of (x - m)^2 of this rank's n values: that of x^2 less m^2 loses what an f64 does not
- * have beside m^2. */
+/* The variance of this rank's n values by their differences from m, their mean but for rounding. */
 static double variance_of(const struct pl_batchnorm_args *a, size_t c, double m, double n)
 {
-    double sum = 0;
+    double sum = 0, squares = 0;
 
     for (size_t k = 0; k < a->batch * a->inner; k++) {
         double v = (double)get(a, a->x_half, a->x, index_of(a, c, k)) - m;
 
-        sum += v * v;
+        sum += v;
+        squares += v * v;
     }
-    return sum / n;
+    return squares / n - sum / n * (sum / n);
 }
 
 static void statistics(const struct pl_batchnorm_args *a, size_t c)
@@ -72,10 +72,9 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     }
     n = a->sums[0];
     m = a->sums[1 + c] / n;
-    if (PL_REF_F64 && a->alone)
+    var = a->sums[1 + a->channels + c] / n - m * m;
+    if (a->alone && (PL_REF_F64 || pl_batchnorm_lost(n, m, var)))
         var = variance_of(a, c, m, n);
-    else
-        var = a->sums[1 + a->channels + c] / n - m * m;
     var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (real)m;
     inv_std[c] = (real)(1 / sqrt(var + a->eps));
