@@ -130,7 +130,7 @@ static void backward_b(void *ctx, size_t begin, size_t end)
                                                                   (const float *)p->a + at;
 
         BY_OP(p->op, EACH(db[i] += dy[i]), EACH(db[i] -= dy[i]), EACH(db[i] += dy[i] * a[i]),
-              EACH(db[i] -= dy[i] / b[i] * (a[i] / b[i])))
+              EACH(db[i] -= dy[i] * (a[i] / b[i] / b[i])))
     }
 }
 
@@ -140,7 +140,7 @@ static void backward_scalar(const struct pl_binary_args *p)
     float b = *(const float *)p->b, *db = p->db, sum = 0;
 
     BY_OP(p->op, sum = PL_LANE_SUM(p->n, dy[i]), sum = -PL_LANE_SUM(p->n, dy[i]),
-          sum = PL_LANE_SUM(p->n, dy[i] * a[i]), sum = -PL_LANE_SUM(p->n, dy[i] * (a[i] / b)) / b)
+          sum = PL_LANE_SUM(p->n, dy[i] * a[i]), sum = -PL_LANE_SUM(p->n, dy[i] * (a[i] / b / b)))
     *db = p->db_add ? *db + sum : sum;
 }
 
