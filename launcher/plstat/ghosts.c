@@ -402,6 +402,8 @@ int pl_ghosts_end_new(struct pl_ghosts *ghosts, struct pl_notes *notes, struct p
             pl_ghosts_end(&more);
             r = add_ended(ghosts, &more);
         }
+        if (r < 0 || !n_new || pass + 1 == PASSES_MAX)
+            note_silent(&f);
         pl_ghosts_finish(&more);
     }
     if (r == 0 && n_new)

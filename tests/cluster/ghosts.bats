@@ -278,10 +278,9 @@ is_silent() {
     [[ -s $1 ]] && ! timeout -s KILL 0.2 cat "/proc/$(<"$1")/cmdline" &>/dev/null
 }
 
-# As one does whose driver hangs, and as a user can make one: it holds the lock of its memory for ever.
-@test "a process whose memory does not answer hides no other, and is reported" {
-    need_root
-    local pid
+# dead_files: mounts `dead`, whose files 0 to 9 do not answer, and makes the program `silent N` that locks its
+# memory with file N. Sets fs_in, which takes it down when it is closed, and fs_pid.
+dead_files() {
     mkdir dead
     coproc FS { exec python3 "$PLUME_SRC/tests/fakes/dead_fs.py" "$WORK/dead" pages; }
     # shellcheck disable=SC2153 # of coproc
@@ -301,6 +300,13 @@ threading.Thread(target=os.pread, args=(memory, 1, place)).start()
 while True:
     mmap.mmap(-1, mmap.PAGESIZE)
 PY
+}
+
+# As one does whose driver hangs, and as a user can make one: it holds the lock of its memory for ever.
+@test "a process whose memory does not answer hides no other, and is reported" {
+    need_root
+    local pid
+    dead_files
     pid=$(left_by_job i)
     for i in 1 2; do
         PLUME_RUN_DIR=$WORK as_user setsid python3 silent "$i" </dev/null &>/dev/null 3>&- {fs_in}>&- &
@@ -315,6 +321,32 @@ PY
     sed -e "s,@BINDIR@,$PLUME_SRC/build,;s,| logger ,| tee $WORK/logged #," "$PLUME_SRC/templates/epilog.in" >epilog
     run -0 env SLURM_JOB_ID=1 SLURM_JOB_UID="$PLAIN_UID" timeout 60 sh epilog
     grep -x 'job 1: cannot see all that it left: plstat ended with 4:' logged
+    exec {fs_in}>&-
+    wait "$fs_pid"
+}
+
+# It does not answer only when the first look is over, and names no job: it may be one of this job's.
+@test "the epilog reports a process whose memory does not answer after SIGTERM" {
+    need_root
+    local pid job
+    dead_files
+    sed -i '1i import os, sys, time\nopen("ready", "w").close()\nwhile not os.path.exists("go"): time.sleep(0.05)' silent
+    cat >leave <<'TXT'
+#!/usr/bin/env bash
+PLUME_RUN_DIR=$PWD setsid bash -c 'trap "stop=1" TERM; echo $$ >"$1.tmp"; mv "$1.tmp" "$1.pid"
+    until [[ $stop ]]; do read -rt 0.05 <> <(:) || :; done
+    : >go
+    until [[ -s 3.pid ]] && ! timeout -s KILL 0.2 cat "/proc/$(<3.pid)/cmdline"; do :; done' left "$1" </dev/null &>/dev/null &
+until [[ -s $1.pid ]]; do read -rt 0.05 <> <(:) || true; done
+TXT
+    pid=$(left_by_job l)
+    job=$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^SLURM_JOB_ID=//p')
+    PLUME_RUN_DIR=$WORK as_user setsid python3 silent 3 </dev/null &>/dev/null 3>&- {fs_in}>&- &
+    wait_for 10 test -e ready
+    run env SLURM_JOB_ID="$job" SLURM_JOB_UID="$PLAIN_UID" timeout 60 plstat ghosts --epilog --end --yes
+    echo "$output"
+    [[ -e go ]] # the first look has seen it answer
+    [[ $status == 4 && $output == *"process $(<3.pid) does not answer when its memory is read"* ]]
     exec {fs_in}>&-
     wait "$fs_pid"
 }
