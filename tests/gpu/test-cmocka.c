@@ -2,6 +2,8 @@
 /* An assertion that fails in a set-up or a teardown is a failure of that test, and no crash. */
 #include "tests/gpu/cmocka.h"
 
+#include <stdio.h>
+
 static int runs, teardowns;
 
 static int fails(void **state)
@@ -43,6 +45,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_that_runs, NULL, tear_down_badly),
     };
 
+    /* Whoever counts failed cases would count those that fail here, as they must. */
+    if (!freopen("/dev/null", "w", stdout))
+        return 1;
     if (cmocka_run_group_tests(tests, NULL, fails) != 3 || runs != 2 || teardowns != 2)
         return 1;
     return cmocka_run_group_tests(tests, fails, NULL) != 4 || runs != 2;
