@@ -46,9 +46,9 @@ struct pl_child_job {
     } pipes;
 };
 
-/* pl_child_run() in two calls, so that several programs run at the same time. Whoever starts a job
- * waits for it, once: that ends the job, whatever it returns. The wait may return the errors of
- * exec, too; its time begins with that call. */
+/* pl_child_run() in two calls, so that several programs run at the same time. The caller waits once
+ * for each job that it starts. The wait ends the job, whatever it returns. It also returns the
+ * errors of exec. timeout_ms begins with the wait. */
 int pl_child_start(const char *const *argv,
                    char *const *env,
                    struct pl_child_job *ret,

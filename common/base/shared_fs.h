@@ -14,7 +14,7 @@ bool pl_dir_renew(const char *dir);
 /* The same for the folder of a path. */
 bool pl_dir_renew_of(const char *path);
 
-/* Whether a file exists: access(2), but by the server's word. 0 or -errno. */
+/* access(2) with F_OK, which asks the server where the cache has no such file. 0 or -errno. */
 int pl_file_look(const char *path);
 
 /* Locks a file that is open for writing, until it is closed, against processes of all hosts: its

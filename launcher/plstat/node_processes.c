@@ -7,7 +7,6 @@
 #include "launcher/plstat/process_memory.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -22,27 +21,11 @@ void pl_node_process_finish(struct pl_node_process *p)
     *p = (struct pl_node_process){0};
 }
 
-/* Reads a file of /proc/PID; its length is not known before. 0, -ESRCH, -EACCES, ... */
-static int read_file(pid_t pid, const char *name, size_t max, struct pl_buf *ret)
-{
-    _cleanup_free_ char *path = pl_strf("/proc/%d/%s", (int)pid, name);
-    _cleanup_close_ int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -EBADF;
-    char chunk[8192];
-    ssize_t n = 0;
-    int r = 0;
-
-    if (fd < 0)
-        return path ? -errno : -ENOMEM;
-    while (r == 0 && ret->len < max && (n = read(fd, chunk, sizeof(chunk))) > 0)
-        r = pl_buf_add(ret, chunk, (size_t)n);
-    return r < 0 ? r : n < 0 ? -errno : 0;
-}
-
 /* The real user, from the line "Uid:": the owner of /proc/PID is root for some processes. */
 static int read_uid(pid_t pid, uid_t *ret)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    int r = read_file(pid, "status", 65536, &text);
+    int r = pl_process_file_read(pid, "status", 65536, &text);
     const char *line = r == 0 ? strstr(pl_buf_str(&text), "\nUid:\t") : NULL;
 
     if (!line)
@@ -57,7 +40,7 @@ static int64_t job_of_group(pid_t pid)
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     const char *slurm, *p;
 
-    if (read_file(pid, "cgroup", 65536, &text) < 0)
+    if (pl_process_file_read(pid, "cgroup", 65536, &text) < 0)
         return -1;
     slurm = strstr(pl_buf_str(&text), "slurm");
     p = slurm ? strstr(slurm, "/job_") : NULL;

@@ -31,10 +31,7 @@ static struct {
     size_t n_left;
 } self = {.fd = -EBADF};
 
-/* -- The child. -- */
-
-/* Reads a file of /proc/PID; its length is not known before. 0, -ESRCH, -EACCES, ... */
-static int read_file(pid_t pid, const char *name, size_t max, struct pl_buf *ret)
+int pl_process_file_read(pid_t pid, const char *name, size_t max, struct pl_buf *ret)
 {
     _cleanup_free_ char *path = pl_strf("/proc/%d/%s", (int)pid, name);
     _cleanup_close_ int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -EBADF;
@@ -48,6 +45,8 @@ static int read_file(pid_t pid, const char *name, size_t max, struct pl_buf *ret
         r = pl_buf_add(ret, chunk, (size_t)n);
     return r < 0 ? r : n < 0 ? -errno : 0;
 }
+
+/* -- The child. -- */
 
 /* The value of a variable, as much as there is room for. */
 static bool value_of(const char *environment, size_t len, const char *name, char *ret, size_t size)
@@ -67,7 +66,7 @@ static void read_environment(pid_t thread, struct pl_process_memory *ret)
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     char job[32];
 
-    if (read_file(thread, "environ", ENVIRON_MAX, &text) < 0)
+    if (pl_process_file_read(thread, "environ", ENVIRON_MAX, &text) < 0)
         return;
     ret->seen = true;
     ret->has_run_dir =
@@ -82,7 +81,7 @@ static void read_command(pid_t thread, struct pl_process_memory *ret)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
 
-    read_file(thread, "cmdline", PL_PROCESS_COMMAND_MAX, &text);
+    pl_process_file_read(thread, "cmdline", PL_PROCESS_COMMAND_MAX, &text);
     text.len = PL_MIN(text.len, (size_t)PL_PROCESS_COMMAND_MAX);
     while (text.len && text.data[text.len - 1] == '\0')
         text.len--;

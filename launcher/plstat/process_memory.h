@@ -5,12 +5,19 @@
 #ifndef PL_LAUNCHER_PLSTAT_PROCESS_MEMORY_H
 #define PL_LAUNCHER_PLSTAT_PROCESS_MEMORY_H
 
+#include "common/base/buf.h"
+
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #define PL_PROCESS_COMMAND_MAX 256
+
+/* Reads a file of /proc/PID, whose length is not known before: max bytes, and up to 8 KiB more. The
+ * process can hold up a look at its "environ" and "cmdline", at no other. 0, -ESRCH, -EACCES, ...
+ */
+int pl_process_file_read(pid_t pid, const char *name, size_t max, struct pl_buf *ret);
 
 struct pl_process_memory {
     bool seen;   /* the environment could be read */
