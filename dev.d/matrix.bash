@@ -331,6 +331,7 @@ matrix_need() {
     flock "$lock" # rows that run beside each other
     apt-get -qq update || true
     deps_install "${@:2}" || skip "no $1, and apt-get install ${*:2} failed"
+    exec {lock}>&- # a row that needs two packages must not wait for itself
 }
 
 # matrix_chroot FOLDER SUITE: a minimal Debian with a copy of this tree in /src; kept for the next run.

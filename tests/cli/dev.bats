@@ -157,6 +157,22 @@ failed: row: 2 first
 5 passed, 2 failed, 5 skipped' ]
 }
 
+@test "a row of the matrix installs one package after another" {
+    ((EUID == 0)) || skip "only root installs packages"
+    mkdir matrix bin
+    printf '#!/bin/sh\n' >bin/apt-get && chmod +x bin/apt-get
+    # shellcheck disable=SC2016 # for the inner shell
+    run -0 env PLUME_SRC="$SRC" PATH="$PWD/bin:$PATH" timeout 20 bash -euo pipefail -c '
+        . "$PLUME_SRC/dev.d/common.bash"
+        . "$PLUME_SRC/dev.d/matrix.bash"
+        MATRIX_DIR=$PWD/matrix
+        deps_install() { echo "installs $*"; }
+        matrix_need plume-none-1 first
+        matrix_need plume-none-2 second third'
+    [ "$output" = 'installs first
+installs second third' ]
+}
+
 @test "matrix names the first failed tests of a row" {
     mkdir matrix
     printf '%s\n' '1..3' 'ok 1 a' 'not ok 2 first' '# (in test file x.bats)' 'not ok 3 second' >matrix/row.log
