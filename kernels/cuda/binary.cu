@@ -55,11 +55,11 @@ template <class T> struct times {
     }
 };
 
-/* A division's db; x: dy, a and b. Two quotients: b^2 may overflow or underflow. */
+/* A division's db; x: dy, a and b. In this order: b^2 and dy / b may overflow or underflow. */
 template <class T> struct by_divisor {
     __device__ real<T> operator()(size_t, const real<T> x[3]) const
     {
-        return -(x[0] / x[2]) * (x[1] / x[2]);
+        return -x[0] * (x[1] / x[2] / x[2]);
     }
 };
 
@@ -81,7 +81,7 @@ template <class T> struct by_b {
         if (op == PL_BINARY_MUL)
             return d * load(a, at);
         z = load(b, i);
-        return -(d / z) * (load(a, at) / z);
+        return -d * (load(a, at) / z / z);
     }
 };
 
