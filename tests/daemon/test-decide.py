@@ -9,16 +9,18 @@ import harness
 from harness import at_once, equal, quick, record, running, wait_for
 
 def end_by_signal(step, said, number=signal.SIGTERM, code=0):
-    """All ranks get a signal from outside and end; the trial's state and cause."""
+    """All ranks get a signal from outside and end; the trial's state and cause. The hub hears of all ends before it
+    decides, also where this process has to wait for a processor: where Slurm is silent, it would end the rest."""
     step.scontrol(said)
     d, ranks = running(step)
     for r in ranks:
         r.send(type="signalled", signal=int(number))
-    for r in ranks:
-        if code is None:
-            r.exited(signal_number=int(number))
-        else:
-            r.exited(code)
+    with at_once(d):
+        for r in ranks:
+            if code is None:
+                r.exited(signal_number=int(number))
+            else:
+                r.exited(code)
     codes = [r.expect("verdict")["code"] for r in ranks]
     for r in ranks:
         r.out.read_all(), r.err.read_all()
