@@ -306,6 +306,33 @@ def test_signal_before_all_nodes_have_come(step):
     equal((result["state"], result["cause"]["kind"]), ("cancelled", "cancelled"))
 
 
+def plugin_ended_alone(step, said, number):
+    """Under the plugin nobody but the tasks gets a signal: that of node 0 ends by it, and node 1 never comes. The
+    trial's state."""
+    step.nodes = 2
+    step.use_hub_port()
+    step.scontrol(said)
+    d = step.start(0, PLUME_PLUGIN="1")
+    task = step.keep(harness.Task(signal.SIG_DFL))
+    r = step.keep(d.rank("starter", 0, guarded=False, pid=task.pid, capture=True))
+    task.close()
+    r.out.end(), r.err.end()
+    d.control.send(type="exited", rank=0, status=int(number))
+    wait_for("the cause", lambda: [e for e in step.lines("events.jsonl") if e["type"] == "cause"])
+    d.control.close()
+    d.wait(2 * LIMIT)
+    return step.result()["state"]
+
+
+def test_plugin_job_cancelled_before_all_nodes_have_come(step):
+    equal(plugin_ended_alone(step, harness.record(state="CANCELLED"), signal.SIGTERM), "cancelled")
+
+
+def test_plugin_step_cancelled_before_all_nodes_have_come(step):
+    """Of a job that runs on, Slurm tells nothing about its step."""
+    equal(plugin_ended_alone(step, harness.record(), signal.SIGKILL), "failed")
+
+
 def test_launch_limit_names_missing(step):
     step.nodes = 3
     step.use_hub_port()

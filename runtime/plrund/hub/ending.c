@@ -22,8 +22,10 @@
 #define END_EXTRA_MS 10000  /* from SIGKILL to giving up on a node */
 #define HELD_MS                                                                                    \
     1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
-#define EXECUTOR_MS 90000   /* KILL_S of local_run.c, and half a minute */
-#define COME_MS 3000        /* for nodes to join that may have got a signal, too */
+#define EXECUTOR_MS 90000 /* KILL_S of local_run.c, and half a minute */
+#define COME_MS 3000      /* for nodes to join that may have got a signal, too */
+#define COME_LATE_MS                                                                               \
+    15000 /* the same, if only the ranks may have got it; above READY_MS of ctx_remote.c */
 #define LOOK_AGAIN_MS 1000u /* after the start limit, while a decision or Slurm is waited for */
 
 static void consider(struct pl_hub *hub);
@@ -264,6 +266,13 @@ static void record_launch_failure(struct pl_hub *hub, int64_t unstarted)
     record_cause(hub, cause, -1);
 }
 
+/* The step is being ended: nodes that have not joined come soon, for their refusal, or never. */
+static void expect_soon(struct pl_hub *hub, unsigned ms)
+{
+    if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > ms)
+        pl_limit_start(&hub->launch_limit, ms);
+}
+
 static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
 {
     json_t *cause;
@@ -280,6 +289,10 @@ static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
     if (d->slurm_ends)
         pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
     end_ranks(hub, d->slurm_ends);
+    if (d->root < 0)
+        expect_soon(hub, COME_MS);
+    else if (hub->step->plugin && pl_failure_from_outside(&hub->failures[d->root]))
+        expect_soon(hub, COME_LATE_MS);
 }
 
 static void on_slurm_answer(void *ctx, const char *output);
@@ -410,8 +423,7 @@ void pl_hub_terminated(struct pl_hub *hub, int signal_number)
         }
     hub->terminated = signal_number;
     hub->terminated_ns = pl_now_ns();
-    if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > COME_MS)
-        pl_limit_start(&hub->launch_limit, COME_MS);
+    expect_soon(hub, COME_MS);
     consider(hub); /* at once: Slurm may end us with the ranks, and the trial needs its result */
 }
 
