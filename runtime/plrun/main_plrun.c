@@ -314,15 +314,21 @@ static int run_trial(struct pl_error *err)
 }
 
 /* Slurm may signal every process of the job: half a claim helps nobody, and the job script ends
- * next. */
-static int claim(struct pl_error *err)
+ * next. Without the result that its end writes the trial is lost. */
+static void ignore_signals(void)
 {
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
-    unsigned attempt;
-    int r;
 
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);
+}
+
+static int claim(struct pl_error *err)
+{
+    unsigned attempt;
+    int r;
+
+    ignore_signals();
     r = pl_trial_claim(&attempt, err);
     if (r == -EEXIST) {
         pl_log_error("run", "nothing to do: %s", pl_error_text(err));
@@ -400,8 +406,10 @@ static int reserve_hub(struct pl_error *err)
 /* pl_trial_finish() reports a failure of its own with the code of the trial if that is not 0. */
 static int finish(int code, struct pl_error *err)
 {
-    int r = pl_trial_finish(code, &code, err);
+    int r;
 
+    ignore_signals();
+    r = pl_trial_finish(code, &code, err);
     if (r == 0)
         return code;
     pl_log_error("run", "%s", pl_error_text(err));

@@ -365,8 +365,10 @@ static bool requeue(const struct pl_run *run,
     /* written first: Slurm's answer to the request may be the end of this process */
     if (r > 0 && json_object_set_new(result, "requeued", json_true()) == 0)
         pl_trial_write_changed(run, trial, state, result);
-    if (r > 0 && !by_slurm)
+    if (r > 0 && !by_slurm) {
+        signal(SIGTERM, SIG_DFL); /* and of scontrol, whose end by it is no refusal */
         r = pl_requeue_ask(&err) < 0 ? err.code : 1;
+    }
     if (r > 0)
         return true;
     pl_log_warn("run", "the trial is not requeued: %s", pl_error_text(&err));

@@ -261,6 +261,23 @@ is_finishing() {
     [ ! -e ran ]
 }
 
+@test "SIGTERM while a trial ends leaves it its result" {
+    # To the job script from its tear-down, and to plrun from the scontrol that it asks.
+    submit --local --setup 'exit 3' --teardown 'kill -TERM "$(ps -o ppid= -p "$PPID")"; >torn' -- true
+    wait_for 30 sweep_is '1 failed'
+    has_state 0 failed
+    [ -e torn ]
+    run -0 --separate-stderr plsubmit --no-submit --parsable true
+    IFS=';' read -r SWEEP RUN _ <<<"$output"
+    mkdir bin
+    printf '%s\n' '#!/bin/bash' 'kill -TERM "$PPID"' 'echo JobState=CANCELLED' >bin/scontrol
+    chmod +x bin/scontrol
+    export PLUME_RUN_DIR=$RUN PLUME_TRIAL=0 SLURM_JOB_ID=7
+    PLUME_ATTEMPT=$(plrun --claim)
+    PATH=$PWD/bin:$PATH PLUME_ATTEMPT=$PLUME_ATTEMPT run plrun --finish 143
+    has_state 0 cancelled
+}
+
 @test "a trial that saves and ends with 0 when it is cancelled is not done" {
     submit --local -- bash -c 'trap "exit 0" TERM; >up; until [ -e go ]; do sleep 0.1; done'
     wait_for 30 test -e up
