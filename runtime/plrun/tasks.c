@@ -166,14 +166,14 @@ static bool may_begin(int gate)
     return n == 1;
 }
 
-/* A task begins after it has read one byte from the pipe `gate`. */
-static int start(const struct step *s, char *const *argv, unsigned task, const int gate[2])
+/* A task begins after it has read one byte from the pipe `gate`. Returns its pid or -errno. */
+static pid_t start(const struct step *s, char *const *argv, unsigned task, const int gate[2])
 {
     pid_t pid = fork();
     int error;
 
     if (pid != 0)
-        return pid < 0 ? -errno : 0;
+        return pid < 0 ? -errno : pid;
     let_signals_act();
     close(gate[1]);
     if (!may_begin(gate[0]) || set_task(s, task) < 0)
@@ -184,18 +184,28 @@ static int start(const struct step *s, char *const *argv, unsigned task, const i
     _exit(error == ENOENT ? 127 : 126);
 }
 
+/* False for a child of a caller that has become plrun by an exec. */
+static bool is_task(const pid_t *pids, unsigned n, pid_t pid)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (pids[i] == pid)
+            return true;
+    return false;
+}
+
 /* Waits for n tasks. Returns the highest exit code. */
-static int wait_for(unsigned n)
+static int wait_for(const pid_t *pids, unsigned n)
 {
     int code = 0, status;
 
-    while (n > 0) {
-        if (wait(&status) < 0) {
-            if (errno == EINTR)
-                continue;
+    for (unsigned left = n; left > 0;) {
+        pid_t pid = wait(&status);
+
+        if (pid < 0 && errno != EINTR)
             break;
-        }
-        n--;
+        if (pid < 0 || !is_task(pids, n, pid))
+            continue;
+        left--;
         code = PL_MAX(code, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
     }
     return code;
@@ -203,20 +213,23 @@ static int wait_for(unsigned n)
 
 /* The exit code of a task that has ended before it began, as the kernel ends one for want of
  * memory; 0: none has. */
-static int ended_early(void)
+static int ended_early(const pid_t *pids, unsigned n)
 {
-    siginfo_t info = {0};
+    for (unsigned i = 0; i < n; i++) {
+        siginfo_t info = {0};
 
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || !info.si_pid)
-        return 0;
-    pl_log_error("run", "a task ended before all tasks existed: none begins");
-    return info.si_code == CLD_EXITED ? PL_MAX(info.si_status, 1) : 128 + info.si_status;
+        if (waitid(P_PID, (id_t)pids[i], &info, WEXITED | WNOHANG | WNOWAIT) < 0 || !info.si_pid)
+            continue;
+        pl_log_error("run", "a task ended before all tasks existed: none begins");
+        return info.si_code == CLD_EXITED ? PL_MAX(info.si_status, 1) : 128 + info.si_status;
+    }
+    return 0;
 }
 
 /* Starts all tasks or none: those that began would wait for the others. Returns 128 + N after a
  * signal of which some have died, as it came before all existed, and the code of a task that has
  * died alone. */
-static int start_all(const struct step *s, char *const *argv)
+static int start_all(const struct step *s, char *const *argv, pid_t *pids)
 {
     _cleanup_close_ int in = -EBADF, out = -EBADF;
     unsigned made = 0;
@@ -227,30 +240,32 @@ static int start_all(const struct step *s, char *const *argv)
     in = gate[0];
     out = gate[1];
     while (r == 0 && !got && made < s->n) {
-        r = start(s, argv, made, gate);
+        pids[made] = start(s, argv, made, gate);
+        r = pids[made] < 0 ? pids[made] : 0;
         made += r == 0;
     }
     if (r == 0)
-        r = got ? 128 + got : ended_early();
+        r = got ? 128 + got : ended_early(pids, made);
     for (unsigned i = 0; i < made && r == 0; i++)
         if (write(out, "", 1) < 0)
             r = -errno;
     if (r == 0)
         return 0;
     out = (close(out), -EBADF);
-    wait_for(made);
+    wait_for(pids, made);
     return r;
 }
 
 int pl_tasks_run(char *const *argv, unsigned n, unsigned nodes, struct pl_error *err)
 {
     struct step step = {.host = "localhost", .n = n, .nodes = nodes};
-    int r = nodes <= n ? set_step(&step) : -EINVAL;
+    _cleanup_free_ pid_t *pids = calloc(n, sizeof(*pids));
+    int r = !pids ? -ENOMEM : nodes <= n ? set_step(&step) : -EINVAL;
 
     outlive_signals();
     if (r == 0)
-        r = start_all(&step, argv);
+        r = start_all(&step, argv, pids);
     if (r < 0)
         return pl_error_errno(err, r, "cannot start %u tasks of '%s'", n, argv[0]);
-    return r > 0 ? r : wait_for(n);
+    return r > 0 ? r : wait_for(pids, n);
 }

@@ -151,6 +151,28 @@ limited() {
     [[ $output == *'the ranks could not be started'*"cannot start 40 tasks of '"*'Resource temporarily unavailable'* ]]
 }
 
+@test "a child that plrun has from an exec is no task of it" {
+    # One that has ended before the tasks begin, and is not reaped.
+    run -3 --separate-stderr python3 -c '
+import os, sys
+pid = os.fork() or os._exit(77)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+os.execvp(sys.argv[1], sys.argv[1:])' plrun --tasks 2 -- sh -c 'echo ran; exit 3'
+    [ "$output$stderr" = $'ran\nran' ]
+    # One that ends while they run: plrun waits for both tasks.
+    cat >tasks.sh <<'TXT'
+(until [ -e go ]; do sleep 0.01; done; exit 77) &
+export CHILD=$!
+exec plrun --tasks 2 -- sh -c '
+    touch go
+    [ "$SLURM_PROCID" = 0 ] && exit 5
+    while kill -0 "$CHILD"; do sleep 0.01; done
+    touch done'
+TXT
+    run -5 sh tasks.sh
+    [ -e done ]
+}
+
 @test "the executor outlives its client and the terminal; plstat, --cancel, --retry and --extend work" {
     cat >prog <<'TXT'
 #!/bin/bash
