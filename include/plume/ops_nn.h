@@ -105,14 +105,20 @@ plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t 
 
 /* The variance over dimensions first .. end - 1 of n elements, which are removed as by plume_sum():
  * the sum of (x - mean)^2, divided by n - correction. torch.var()'s correction is 1 unless told
- * otherwise. n is larger than it (PyTorch warns, and returns NaN or infinity). */
+ * otherwise. n is larger than it (PyTorch warns, and returns NaN or infinity). Numbers that are
+ * large beside their differences lose nothing: the first is taken off all before the mean is. */
 static inline plume_tensor *
 plume_var(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, double correction)
 {
     size_t n = plume_count_of(pl, x, first, end);
-    plume_tensor *mean = pl_f32_detach(pl, pl_f32_mean(pl, x, first, end)), *d;
+    plume_tensor *d = x, *one, *mean;
     char text[128];
 
+    if (n) {
+        one = plume_slice(pl, plume_one_dim(pl, x, first, end), first, 0, 1);
+        d = pl_f32_sub(pl, x, plume_keep_dims(pl, pl_f32_detach(pl, one), x, first, end));
+    }
+    mean = pl_f32_detach(pl, pl_f32_mean(pl, d, first, end));
     if (!x || !mean)
         return NULL;
     if (!((double)n > correction)) {
@@ -123,9 +129,9 @@ plume_var(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, d
         return NULL;
     }
     /* The mean's own gradient is the sum of all d, and so zero. */
-    d = pl_f32_sub(pl, x, plume_keep_dims(pl, mean, x, first, end));
-    return pl_f32_scale(pl, pl_f32_sum(pl, pl_f32_mul(pl, d, d), first, end),
-                        1 / ((double)n - correction), 0);
+    d = pl_f32_sub(pl, d, plume_keep_dims(pl, mean, x, first, end));
+    return pl_f32_scale(pl, pl_f32_mean(pl, pl_f32_mul(pl, d, d), first, end),
+                        (double)n / ((double)n - correction), 0);
 }
 
 /* sqrt(x), whose gradient is 0 where x is 0; in f32. */

@@ -468,6 +468,43 @@ static void test_roots_of_zero(void **state)
     pl_tape_finish(&step.tape);
 }
 
+/* The mean of numbers that are large beside their differences is rounded, and that of equal ones
+ * need not be equal to them. */
+static void test_the_variance_of_close_numbers(void **state)
+{
+    const double steps[] = {0, 1, 3};
+
+    (void)state;
+    for (size_t first = 0; first < 3; first++) {
+        struct step step;
+        plume_tensor *x, *y;
+
+        begin(&step);
+        x = REAL(3);
+        for (size_t i = 0; i < 3; i++)
+            step.data[0][i] = 0x1p52 + steps[(first + i) % 3];
+        y = plume_var(&step.pl, x, 0, 1, 1);
+        run(&step, y);
+        assert_true(fabs(*(const double *)pl_tensor_data(y) - 14 / 6.0) < 1e-15);
+        pl_tape_finish(&step.tape);
+    }
+    for (size_t n = 2; n <= MOST; n++) {
+        struct step step;
+        plume_tensor *x, *y;
+
+        begin(&step);
+        x = REAL(n);
+        for (size_t i = 0; i < n; i++)
+            step.data[0][i] = 0.1;
+        y = plume_std(&step.pl, x, 0, 1, 1);
+        run(&step, y);
+        assert_true(*(const double *)pl_tensor_data(y) == 0);
+        for (size_t i = 0; i < n; i++)
+            assert_true(step.grad[0][i] == 0);
+        pl_tape_finish(&step.tape);
+    }
+}
+
 /* Places that the index names once have src, others x; one that it names twice is NaN. */
 static void test_scatter_takes_no_index_twice(void **state)
 {
@@ -621,6 +658,7 @@ int main(void)
         cmocka_unit_test(test_logsumexp_of_infinities),
         cmocka_unit_test(test_adaptive_max_pools_of_equals),
         cmocka_unit_test(test_roots_of_zero),
+        cmocka_unit_test(test_the_variance_of_close_numbers),
         cmocka_unit_test(test_many_are_stacked),
         cmocka_unit_test(test_forms_that_einsum_refuses),
         cmocka_unit_test(test_scatter_takes_no_index_twice),
