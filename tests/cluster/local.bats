@@ -167,10 +167,10 @@ exec plrun --tasks 2 -- sh -c '
     touch go
     [ "$SLURM_PROCID" = 0 ] && exit 5
     while kill -0 "$CHILD"; do sleep 0.01; done
-    touch done'
+    touch ended'
 TXT
     run -5 sh tasks.sh
-    [ -e done ]
+    [ -e ended ]
 }
 
 @test "the executor outlives its client and the terminal; plstat, --cancel, --retry and --extend work" {
