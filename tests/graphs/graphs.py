@@ -4,10 +4,11 @@
 
 graphs.py N [SEED]    writes N graphs to standard output; the same N and seed write the same.
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
-graphs.py --huge      writes graphs of each activation of a huge number.
+graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
 computed in f64 and f32; halves.py has the 16-bit types. What is compared with f32 may differ by much more than the two do."""
+import math
 import random
 import sys
 
@@ -158,7 +159,7 @@ def graphs(n, seed, names, steps=None, **more):
 def huge():
     """The square of the larger ones is infinite in f32, where PyTorch's own gelu_tanh has no gradient."""
     for act, f in enumerate(ops.ACTS):
-        for number in (s * x for x in (1e5, 1e20, 1e30) for s in (1, -1)):
+        for number in [s * x for x in (1e5, 1e20, 1e30) for s in (1, -1)] + [math.nan]:
             g = Graph(random.Random(1))
             g.leaves = [torch.tensor([number], dtype=torch.float32).double()]
             g.calls = [("activate", [("leaf", 0)], [act], f)]

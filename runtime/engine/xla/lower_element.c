@@ -134,7 +134,7 @@ struct pl_hlo_value pl_lower_slope(struct pl_hlo *h,
     if (act != PL_ACT_RELU)
         return pl_hlo_two(h, "multiply", dy, slope_of(h, act, x));
     zero = pl_hlo_fill_like(h, x, 0);
-    return pl_hlo_select(h, pl_hlo_compare(h, "GT", x, zero), dy, zero);
+    return pl_hlo_select(h, pl_hlo_compare(h, "LE", x, zero), zero, dy); /* a NaN passes dy */
 }
 
 void pl_lower_activation_forward(struct pl_lower *l, size_t i)
