@@ -4,7 +4,7 @@
 
 graphs.py N [SEED]    writes N graphs to standard output; the same N and seed write the same.
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
-graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN.
+graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN, and batch norms far from 0.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
 computed in f64 and f32; halves.py has the 16-bit types. What is compared with f32 may differ by much more than the two do."""
@@ -13,6 +13,7 @@ import random
 import sys
 
 import torch
+from torch.nn import functional as F
 
 import ops  # fills OPS
 import ops_net  # noqa: F401, fills OPS
@@ -170,6 +171,25 @@ def huge():
                 return 1e-11 * largest, 2e-5 * largest
 
             yield written(g, f"activate-{act}-of-{number:g}", [0], values, grads, states, limits)
+    yield from far()
+
+
+def far():
+    """The mean of whole numbers, and their differences from it, are numbers of f32. Their sum is not."""
+    for place in (2.0**20, -(2.0**22)):
+        g = Graph(random.Random(1))
+        g.leaves = [place + torch.tensor([[k * 5 % 8, k * k % 8] for k in range(128)], dtype=torch.float64).reshape(16, 8, 2).transpose(1, 2)]
+        g.leaves += [torch.tensor(pair, dtype=torch.float64) for pair in ([1, -2], [0.5, 1], [0, place], [1, 4])]
+        g.buffers = {3, 4}
+        g.calls = [("batchnorm", [("leaf", i) for i in range(5)], [1e-5, 0.5, 0],
+                    lambda x, w, b, mean, var: F.batch_norm(x, mean, var, w, b, True, 0.5, 1e-5))]
+        values, grads, states = exact = run(g, torch.float64, [0])
+
+        def limits(kind, i, exact=exact):
+            largest = max(1.0, float(exact[("out", "grad", "state").index(kind)][i].abs().max()))
+            return 1e-10 * largest, (2e-7 if (kind, i) == ("state", 3) else 2e-5) * largest
+
+        yield written(g, f"batchnorm-at-{place:g}", [0], values, grads, states, limits)
 
 
 def main():

@@ -269,22 +269,41 @@ static void run_on(struct pl_lower *l, size_t i, size_t k, struct pl_hlo_value v
                        pl_hlo_with(l->h, "multiply", value, momentum));
 }
 
+/* The mean and variance of x, and x less the mean. Far from 0 the sum of x has an error of some
+ * deviations in f32: the sum of the differences tells it, in the pass over x that squares them. */
+static struct pl_hlo_value statistics_of(struct pl_lower *l,
+                                         struct pl_hlo_value x,
+                                         struct pl_hlo_value *ret_mean,
+                                         struct pl_hlo_value *ret_var)
+{
+    struct pl_hlo *h = l->h;
+    struct pl_hlo_value mean = mean_of(l, x), off, var;
+
+    x = pl_hlo_two(h, "subtract", x, pl_hlo_along(h, mean, 1, x));
+    off = mean_of(l, x);
+    var = mean_of(l, pl_hlo_two(h, "multiply", x, x));
+    var = pl_hlo_two(h, "subtract", var, pl_hlo_two(h, "multiply", off, off));
+    *ret_var = pl_hlo_with(h, "maximum", var, 0); /* by rounding; NaN stays */
+    *ret_mean = pl_hlo_two(h, "add", mean, off);
+    return pl_hlo_two(h, "subtract", x, pl_hlo_along(h, off, 1, x));
+}
+
 void pl_lower_batchnorm_forward(struct pl_lower *l, size_t i)
 {
     const struct pl_node *node = pl_lower_node(l, i);
     struct pl_hlo *h = l->h;
-    struct pl_hlo_value x = pl_lower_in(l, i, 0), mean = pl_lower_in(l, i, 3), var, inv_std;
+    struct pl_hlo_value x = pl_lower_in(l, i, 0), mean = pl_lower_in(l, i, 3);
+    struct pl_hlo_value var = pl_lower_in(l, i, 4), inv_std;
     size_t inner = node->in[0]->count / (x.shape[0] * x.shape[1]);
     double n = (double)(x.shape[0] * inner * PL_MAX(l->normed, 1u));
 
     x = pl_hlo_reshape(h, x, 3, (size_t[]){x.shape[0], x.shape[1], inner});
-    if (l->tape->want_grad)
-        mean = mean_of(l, x);
-    x = pl_hlo_two(h, "subtract", x, pl_hlo_along(h, mean, 1, x));
-    var = l->tape->want_grad ? mean_of(l, pl_hlo_two(h, "multiply", x, x)) : pl_lower_in(l, i, 4);
     if (l->tape->want_grad) {
+        x = statistics_of(l, x, &mean, &var);
         run_on(l, i, 3, mean);
         run_on(l, i, 4, pl_hlo_with(h, "multiply", var, n / (n > 1 ? n - 1 : 1)));
+    } else {
+        x = pl_hlo_two(h, "subtract", x, pl_hlo_along(h, mean, 1, x));
     }
     inv_std = pl_hlo_one(h, "rsqrt", pl_hlo_with(h, "add", var, node->attr.f[0]));
     inv_std = pl_hlo_along(h, inv_std, 1, x);
