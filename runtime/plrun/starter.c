@@ -8,6 +8,7 @@
 #include "common/base/process.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
+#include "common/run/run_local.h"
 #include "runtime/plrun/program.h"
 #include "runtime/plrun/refuser.h"
 #include "runtime/plrun/starter_private.h"
@@ -137,11 +138,15 @@ static bool slurm_signals_all(void)
     return !strstr(text, "/step_") && !strstr(text, "slurmstepd");
 }
 
-/* True if the rank has got this signal, too: from Slurm, or from its terminal. */
+/* True if the rank has got this signal, too: from Slurm, from the executor of --local, or from its
+ * terminal. */
 static bool rank_has(const struct pl_starter *s, const struct signalfd_siginfo *info)
 {
     if (info->ssi_code == SI_KERNEL)
         return pl_process_is_of_terminal(info->ssi_code, (int)info->ssi_signo) &&
+               getpgid(s->child) == getpgrp();
+    if (s->executor) /* it signals the whole group, and so does its guard, the group's leader */
+        return ((pid_t)info->ssi_pid == s->executor || (pid_t)info->ssi_pid == getpgrp()) &&
                getpgid(s->child) == getpgrp();
     return (pid_t)info->ssi_pid == (s->stepd ? s->stepd : getppid()) && s->slurm_signals_all;
 }
@@ -262,6 +267,18 @@ static void find_stepd(struct pl_starter *s)
     }
 }
 
+/* Finds the executor of --local: the parent of the guard, which leads the process group. Sets
+ * s->executor, which is 0 in a job of Slurm's. */
+static void find_executor(struct pl_starter *s)
+{
+    struct pl_process_stat guard;
+    int64_t job;
+
+    if (pl_parse_int(s->step.id.job, PL_RUN_LOCAL_JOB, INT64_MAX, &job, NULL) == 0 &&
+        pl_process_stat(getpgrp(), &guard) == 0 && strcmp(guard.name, "plsubmit") == 0)
+        s->executor = guard.parent;
+}
+
 /* Slurm neither ends nor counts the processes of a step whose slurmstepd was killed, and nobody
  * sees what the rank writes: it is ended. */
 static void on_stepd_gone(struct pl_starter *s)
@@ -365,6 +382,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     set_signals_default();
     s.slurm_signals_all = slurm_signals_all();
     find_stepd(&s);
+    find_executor(&s);
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
     r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */

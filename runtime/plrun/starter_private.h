@@ -18,8 +18,9 @@ struct pl_starter {
     int control_fd; /* to the daemon, where we started it */
     pid_t daemon, child;
     int signal_fd;
-    pid_t stepd;  /* slurmstepd, our parent or that of a script which has started us; 0: none */
-    int stepd_fd; /* its pidfd; -EBADF: there is none, or it has ended */
+    pid_t stepd;    /* slurmstepd, our parent or that of a script which has started us; 0: none */
+    int stepd_fd;   /* its pidfd; -EBADF: there is none, or it has ended */
+    pid_t executor; /* of --local; 0: none */
     sigset_t old_mask;
     int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
     bool ended, daemon_ended, slurm_signals_all, ignores_hup;

@@ -151,6 +151,31 @@ limited() {
     [[ $output == *'the ranks could not be started'*"cannot start 40 tasks of '"*'Resource temporarily unavailable'* ]]
 }
 
+@test "each rank gets the SIGTERM of --cancel once, and that of a guard whose executor was killed" {
+    cat >count.py <<'TXT'
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+name = "{PLUME_TRIAL}-{RANK}".format(**os.environ)
+open(f"up-{name}", "w").close()
+n, wait = 0, 60
+while signal.sigtimedwait({signal.SIGTERM}, wait):
+    n, wait = n + 1, 1
+with open(f"part-{name}", "w") as f:
+    f.write(f"{n}\n")
+os.rename(f"part-{name}", f"got-{name}")
+TXT
+    # shellcheck disable=SC2016  # bash runs it
+    for way in 'plsubmit --cancel "$SWEEP"' 'kill -KILL "$(grep -o "[0-9]*}" "$RUN/local.lock" | tr -d "}")"'; do
+        # Two signals that come at once are one: of so many ranks some would see both.
+        submit --local=4 --grid i=1,2,3,4 --ntasks-per-node 2 -- python3 "$PWD/count.py"
+        wait_for 30 eval '[ "$(ls up-* 2>/dev/null | wc -l)" = 8 ]'
+        eval "$way"
+        wait_for 30 eval '[ "$(ls got-* 2>/dev/null | wc -l)" = 8 ]'
+        [ "$(sort -u got-*)" = 1 ]
+        rm up-* got-*
+    done
+}
+
 @test "a child that plrun has from an exec is no task of it" {
     # One that has ended before the tasks begin, and is not reaped.
     run -3 --separate-stderr python3 -c '
