@@ -3,6 +3,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/process.h"
+#include "runtime/plrun/senders.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 
 struct saver {
     const char *command;
+    struct pl_senders senders;
     char name[16];       /* of this process, while no command runs */
     pid_t program, save; /* save: process group of the command; 0: none runs */
     sigset_t mask, old_mask;
@@ -148,7 +150,7 @@ static void on_signal(struct saver *s, const siginfo_t *info)
 
     if (saves && !pl_process_is_order(info->si_code))
         save(s, signal);
-    else if (pl_process_is_of_terminal(info->si_code, signal) && getpgid(s->program) == getpgrp())
+    else if (pl_senders_reach(&s->senders, info->si_code, info->si_pid, signal, s->program))
         return;                                             /* the program has it, too */
     else if (!(s->save && s->pending && signal == SIGTERM)) /* it is about to get this one */
         pass_on(s, signal);
@@ -212,6 +214,8 @@ int pl_saver_run(const char *command, char *const *argv, pl_saver_exec_f exec)
     struct saver s = {.command = command};
     pid_t parent = getpid();
 
+    pl_senders_find(&s.senders);
+    pl_closep(&s.senders.stepd_fd);
     prctl(PR_GET_NAME, s.name);
     unsetenv("PLUME_SAVE_COMMAND"); /* a step of the program's own has other ranks */
     sigemptyset(&s.mask);

@@ -8,7 +8,6 @@
 #include "common/base/process.h"
 #include "common/base/trace.h"
 #include "common/proto/rank/minijson.h"
-#include "common/run/run_local.h"
 #include "runtime/plrun/program.h"
 #include "runtime/plrun/refuser.h"
 #include "runtime/plrun/starter_private.h"
@@ -20,13 +19,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #define VERDICT_MS 30000    /* from the rank's end to the exit code */
 #define ORPHAN_TERM_MS 1000 /* an orphan of the rank gets SIGTERM, and after this SIGKILL */
-#define ANCESTORS_MAX 16    /* scripts between slurmstepd and us */
 
 /* ---- the program ---- */
 
@@ -127,30 +124,6 @@ static int spawn(struct pl_starter *s, char *const *argv, const int pipes[4], bo
 
 /* ---- watching it ---- */
 
-/* Slurm's pgid and linuxproc plugins signal every process of a step, its cgroup plugin only the
- * task. In both cases the rank must get each signal once. */
-static bool slurm_signals_all(void)
-{
-    _cleanup_free_ char *text = NULL;
-
-    if (pl_file_read("/proc/self/cgroup", 65536, &text, NULL, NULL) < 0)
-        return false;
-    return !strstr(text, "/step_") && !strstr(text, "slurmstepd");
-}
-
-/* True if the rank has got this signal, too: from Slurm, from the executor of --local, or from its
- * terminal. */
-static bool rank_has(const struct pl_starter *s, const struct signalfd_siginfo *info)
-{
-    if (info->ssi_code == SI_KERNEL)
-        return pl_process_is_of_terminal(info->ssi_code, (int)info->ssi_signo) &&
-               getpgid(s->child) == getpgrp();
-    if (s->executor) /* it signals the whole group, and so does its guard, the group's leader */
-        return ((pid_t)info->ssi_pid == s->executor || (pid_t)info->ssi_pid == getpgrp()) &&
-               getpgid(s->child) == getpgrp();
-    return (pid_t)info->ssi_pid == (s->stepd ? s->stepd : getppid()) && s->slurm_signals_all;
-}
-
 static void on_signals(struct pl_starter *s)
 {
     struct signalfd_siginfo info;
@@ -158,7 +131,8 @@ static void on_signals(struct pl_starter *s)
     while (read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD)
             continue;
-        if (!s->ended && !rank_has(s, &info))
+        if (!s->ended && !pl_senders_reach(&s->senders, info.ssi_code, (pid_t)info.ssi_pid,
+                                           (int)info.ssi_signo, s->child))
             kill(s->child, (int)info.ssi_signo); /* not reaped yet, so it is still ours */
         pl_rank_link_signalled(&s->link, (int)info.ssi_signo, NULL);
     }
@@ -247,44 +221,12 @@ static void on_daemon_lost(struct pl_starter *s, const char *what)
     pl_process_order(-1, s->child, SIGTERM);
 }
 
-/* Finds slurmstepd: the parent, or that of a script which has started us. Sets s->stepd, which is 0
- * where there is none, and a descriptor of it. */
-static void find_stepd(struct pl_starter *s)
-{
-    struct pl_process_stat stat;
-    pid_t pid = getppid();
-
-    for (int i = 0; i < ANCESTORS_MAX && pid > 1; i++, pid = stat.parent) {
-        _cleanup_close_ int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-
-        if (pl_process_stat(pid, &stat) < 0)
-            return;
-        if (strcmp(stat.name, "slurmstepd") == 0) {
-            s->stepd = pid;
-            s->stepd_fd = fd >= 0 ? PL_TAKE_FD(fd) : -EBADF;
-            return;
-        }
-    }
-}
-
-/* Finds the executor of --local: the parent of the guard, which leads the process group. Sets
- * s->executor, which is 0 in a job of Slurm's. */
-static void find_executor(struct pl_starter *s)
-{
-    struct pl_process_stat guard;
-    int64_t job;
-
-    if (pl_parse_int(s->step.id.job, PL_RUN_LOCAL_JOB, INT64_MAX, &job, NULL) == 0 &&
-        pl_process_stat(getpgrp(), &guard) == 0 && strcmp(guard.name, "plsubmit") == 0)
-        s->executor = guard.parent;
-}
-
 /* Slurm neither ends nor counts the processes of a step whose slurmstepd was killed, and nobody
  * sees what the rank writes: it is ended. */
 static void on_stepd_gone(struct pl_starter *s)
 {
-    pl_closep(&s->stepd_fd);
-    s->stepd_fd = -EBADF;
+    pl_closep(&s->senders.stepd_fd);
+    s->senders.stepd_fd = -EBADF;
     s->stepd_gone = true;
     pl_log_error("child", "slurmstepd was killed; ending rank %u", s->step.rank);
     pl_process_order(-1, s->child, SIGTERM);
@@ -324,7 +266,7 @@ static void watch(struct pl_starter *s)
     while (!s->ended || !verdict) {
         struct pollfd p[3] = {{.fd = s->signal_fd, .events = POLLIN},
                               {.fd = s->link.fd, .events = POLLIN},
-                              {.fd = s->stepd_fd, .events = POLLIN}};
+                              {.fd = s->senders.stepd_fd, .events = POLLIN}};
         bool had = s->ended, waiting = s->ended || gone_ns;
         int ready = poll(p, 3, waiting ? 100 : 1000);
 
@@ -369,8 +311,7 @@ static void set_signals_default(void)
 
 int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
 {
-    struct pl_starter s = {
-        .link = PL_RANK_LINK_INIT, .control_fd = -EBADF, .signal_fd = -EBADF, .stepd_fd = -EBADF};
+    struct pl_starter s = {.link = PL_RANK_LINK_INIT, .control_fd = -EBADF, .signal_fd = -EBADF};
     _cleanup_free_ char *path = NULL;
     int pipes[4] = {-EBADF, -EBADF, -EBADF, -EBADF};
     bool no_daemon = false;
@@ -380,9 +321,9 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     if (r < 0)
         return r;
     set_signals_default();
-    s.slurm_signals_all = slurm_signals_all();
-    find_stepd(&s);
-    find_executor(&s);
+    pl_senders_find(&s.senders);
+    if (!s.senders.stepd) /* /proc may hide it */
+        s.senders.stepd = getppid();
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
     r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */
@@ -423,7 +364,7 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     if (r < 0 && s.early_signal) /* no daemon to tell it to */
         r = 128 + s.early_signal;
     pl_rank_link_close(&s.link);
-    pl_closep(&s.stepd_fd);
+    pl_closep(&s.senders.stepd_fd);
     pl_starter_end_daemon(&s, r < 0);
     if (r == 0)
         r = s.step_code;

@@ -6,6 +6,7 @@
 #include "common/base/error.h"
 #include "common/proto/rank/rank_link.h"
 #include "runtime/node/slurm_step.h"
+#include "runtime/plrun/senders.h"
 #include "runtime/plrun/term_look.h"
 
 #include <signal.h>
@@ -18,12 +19,10 @@ struct pl_starter {
     int control_fd; /* to the daemon, where we started it */
     pid_t daemon, child;
     int signal_fd;
-    pid_t stepd;    /* slurmstepd, our parent or that of a script which has started us; 0: none */
-    int stepd_fd;   /* its pidfd; -EBADF: there is none, or it has ended */
-    pid_t executor; /* of --local; 0: none */
+    struct pl_senders senders;
     sigset_t old_mask;
     int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
-    bool ended, daemon_ended, slurm_signals_all, ignores_hup;
+    bool ended, daemon_ended, ignores_hup;
     bool unheard;             /* the daemon has given no verdict */
     bool stepd_gone;          /* slurmstepd was killed */
     struct pl_term_look look; /* how the rank takes SIGTERM */

@@ -326,11 +326,13 @@ PY
     done
     # A script that has started plrun outlives the signal, and passes nothing on.
     step shell -J shell -N2 -n4 bash -c 'trap : USR1; "$@"; exit $?' bash plrun -- python3 counter.py &
-    wait_for 30 at_least 12 'at.*'
+    PLUME_SAVE_COMMAND=: ranks save plrun -J save -N2 -n4 -- python3 counter.py SIGHUP &
+    wait_for 30 at_least 16 'at.*'
     for way in plrun plugin shell; do
         scancel -s USR1 "$(squeue -h -n "$way" -o %A).0"
     done
-    wait_for 20 at_least 12 'count.*.1'
+    scancel -s HUP "$(squeue -h -n save -o %A).0"
+    wait_for 20 at_least 16 'count.*.1'
     job=$(squeue -h -n plrun -o %A)
     # By hand, to the guard of rank 0.
     for pid in $(pids_of plrun "$(scontrol show hostnames "$(squeue -h -n plrun -o %N)" | head -1)"); do
@@ -338,13 +340,13 @@ PY
             kill -USR1 "$pid"
     done
     wait_for 20 test -e "count.$job.0.2"
-    gate_open 12
+    gate_open 16
     wait
     rc_is plrun 0
     rc_is plugin 0
-    checked plrun plugin shell
+    checked plrun plugin shell save
     # Not a second time, late.
-    [ "$(compgen -G 'count.*.[0-9]' | wc -l)" = 13 ]
+    [ "$(compgen -G 'count.*.[0-9]' | wc -l)" = 17 ]
     [ ! -e "count.$job.0.3" ]
 }
 

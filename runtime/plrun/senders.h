@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* Who sends a signal to every process of a rank at once: a rank must get each signal once, so that
+ * the processes over it pass on the other signals only. */
+#ifndef PL_RUNTIME_PLRUN_SENDERS_H
+#define PL_RUNTIME_PLRUN_SENDERS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct pl_senders {
+    pid_t stepd;  /* slurmstepd, our parent or that of a script which has started us; 0: none */
+    int stepd_fd; /* its pidfd; -EBADF: there is none, or it has ended */
+    pid_t
+        local[2]; /* of plsubmit --local: what is over the job script, and the executor; 0: none */
+    bool slurm_signals_all; /* not the tasks alone */
+};
+
+/* Looks through the ancestors. The caller closes stepd_fd. */
+void pl_senders_find(struct pl_senders *ret);
+
+/* True if a signal that this process has got has reached the child, too. code, sender: si_code and
+ * si_pid of its siginfo_t. */
+bool pl_senders_reach(const struct pl_senders *s, int code, pid_t sender, int sig, pid_t child);
+
+#endif
