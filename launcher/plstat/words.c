@@ -5,6 +5,7 @@
 #include "common/run/cause.h"
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 
@@ -135,12 +136,16 @@ static int add_runtime(const json_t *cause, const char *words, struct pl_buf *re
                            : "");
 }
 
-/* True for SIGKILL: who sent it is not known, and neither is the reason. */
-static bool is_kill(const json_t *cause, enum pl_cause_kind kind)
+/* "": the signal's name says enough. Who sent SIGKILL is not known, and neither is the reason. */
+static const char *signal_reason(const json_t *cause, enum pl_cause_kind kind)
 {
     int64_t v;
 
-    return kind == PL_CAUSE_SIGNAL && pl_json_int(cause, "signal", &v) == 0 && v == 9;
+    if (kind != PL_CAUSE_SIGNAL || pl_json_int(cause, "signal", &v) < 0)
+        return "";
+    return v == SIGKILL   ? ", sender unknown"
+           : v == SIGXFSZ ? ", a file has reached the limit of its size (ulimit -f)"
+                          : "";
 }
 
 int pl_words_cause(const json_t *cause, struct pl_buf *ret)
@@ -180,8 +185,8 @@ int pl_words_cause(const json_t *cause, struct pl_buf *ret)
         r = pl_buf_adds(ret, words);
     if (r == 0 && *status)
         r = pl_buf_addf(ret, "%s%s", words ? ", " : "", status);
-    if (r == 0 && is_kill(cause, kind))
-        r = pl_buf_adds(ret, ", sender unknown");
+    if (r == 0)
+        r = pl_buf_adds(ret, signal_reason(cause, kind));
     if (r == 0 && !words && !*status)
         r = pl_buf_adds(ret, name ? name : "unknown");
     if (r == 0 && json_is_true(json_object_get(cause, "inferred")))

@@ -314,10 +314,11 @@ static int run_trial(struct pl_error *err)
 }
 
 /* Slurm may signal every process of the job: half a claim helps nobody, and the job script ends
- * next. Without the result that its end writes the trial is lost. */
+ * next. Without the result that its end writes the trial is lost. A message is written to the job's
+ * output, which may be as large as the user's limit lets it be. */
 static void ignore_signals(void)
 {
-    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXFSZ};
 
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);

@@ -176,6 +176,14 @@ TXT
     done
 }
 
+@test "a set-up that meets the limit of a file's size fails, and its trial has a result" {
+    submit --local --setup 'ulimit -f 64' --setup "printf '%70000s' >big" --setup 'touch after' -- true
+    wait_for 30 has_state 0 failed
+    run -0 plstat why "$SWEEP"
+    [[ $output == *"the job's set-up failed, exit 1"*'printf: write error: File too large'* ]]
+    [ ! -e after ]
+}
+
 @test "a child that plrun has from an exec is no task of it" {
     # One that has ended before the tasks begin, and is not reaped.
     run -3 --separate-stderr python3 -c '

@@ -87,6 +87,10 @@ static void test_cause(void **state)
     assert_cause(json_pack("{s:s, s:i, s:s, s:i, s:s}", "kind", "signal", "rank", 2, "node", "n1",
                            "signal", 9, "signal_name", "SIGKILL"),
                  "rank 2 (n1): killed by SIGKILL (signal 9), sender unknown");
+    assert_cause(json_pack("{s:s, s:s, s:i, s:s}", "kind", "signal", "node", "n1", "signal", 25,
+                           "signal_name", "SIGXFSZ"),
+                 "n1: killed by SIGXFSZ (signal 25), a file has reached the limit of its size "
+                 "(ulimit -f)");
     assert_cause(json_pack("{s:s, s:i, s:s, s:s, s:b}", "kind", "runtime", "rank", 2, "node", "n1",
                            "process", "plrund", "inferred", 1),
                  "rank 2 (n1): plrund was killed or stopped (inferred)");
