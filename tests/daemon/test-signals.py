@@ -290,6 +290,29 @@ def test_stopped_plrun_goes_on(step):
     assert "plrun of rank 0 is stopped, and the rank has ended: plrun goes on" in said, said
 
 
+def test_plrun_stopped_before_it_names_its_rank(step):
+    """The daemon then knows of a child that has ended, and no more."""
+    d = step.start()
+    guard = os.fork()
+    if guard == 0:
+        with contextlib.suppress(Exception):
+            r = d.rank("starter", 0)
+            r.expect("world")
+            if os.fork() == 0:
+                os._exit(3)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            r.exited(3)
+            r.expect("verdict")
+        os._exit(0)
+    try:
+        d.wait()
+        equal((step.result()["state"], step.result()["cause"]["exit"]), ("failed", 3))
+        assert "plrun of rank 0 is stopped, and the rank has ended: plrun goes on" in d.said(), d.said()
+    finally:
+        os.kill(guard, signal.SIGKILL)
+        os.waitpid(guard, 0)
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():
