@@ -275,8 +275,11 @@ int pl_local_cancel(const struct pl_run *run, struct pl_error *err)
     pid_t pid = 0;
     enum pl_local_state state = pl_run_local_state(run, &pid, &host);
 
-    if (state == PL_LOCAL_RUNS && pid > 0 && (kill(pid, SIGUSR1) == 0 || errno == ESRCH))
-        return 0; /* an executor that was killed: its trials are about to end */
+    /* The trials of an executor that was killed are about to end. One that was stopped goes on. */
+    if (state == PL_LOCAL_RUNS && pid > 0 && (kill(pid, SIGUSR1) == 0 || errno == ESRCH)) {
+        kill(pid, SIGCONT);
+        return 0;
+    }
     if (state == PL_LOCAL_ENDED)
         return 0;
     return pl_error_set(err, -EHOSTUNREACH, "the trials run on host %s: cancel them there",

@@ -257,6 +257,15 @@ TXT
     sweep_is '1 cancelled 1 lost'
 }
 
+@test "--cancel ends the trials of an executor that somebody has stopped" {
+    submit --local -- bash -c '>up; exec sleep 300'
+    wait_for 30 test -e up
+    kill -STOP "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["pid"])' "$RUN/local.lock")"
+    plsubmit --cancel "$SWEEP"
+    wait_for 20 executor_gone
+    has_state 0 cancelled
+}
+
 @test "an executor that is killed takes its trials along, and no second attempt runs beside one" {
     cat >slow <<'TXT'
 #!/bin/bash
