@@ -204,6 +204,25 @@ PY
     [ "$(wc -l <p.jsonl)" -eq 23 ]
 }
 
+@test "in batches of one sample, which could not train a batch norm" {
+    local net=(resnet --width 4 --size 8 --batch_size) weights=(--weights d/last.ckpt)
+    pltrain --max-steps 1 --checkpoint-dir d --save-last "${net[@]}" 6
+    says 1 "a channel needs more than one value" --max-steps 1 "${net[@]}" 1
+    pltrain --test --json "${weights[@]}" "${net[@]}" 5 >expected
+    for how in "" "--processes 2" "--strategy sharded --processes 2" "--strategy pipeline --processes 2"; do
+        # shellcheck disable=SC2086 # words
+        pltrain $how --test --json "${weights[@]}" "${net[@]}" 1 >got
+        python3 - expected got <<'PY' || { echo "$how"; cat expected got; false; }
+import json, sys
+a, b = (json.load(open(f)) for f in sys.argv[1:])
+assert a["test_acc"] == b["test_acc"] and abs(a["test_loss"] - b["test_loss"]) < 1e-4 * a["test_loss"]
+PY
+        # shellcheck disable=SC2086 # words
+        pltrain $how --predict --out p.jsonl "${weights[@]}" "${net[@]}" 1
+        [ "$(wc -l <p.jsonl)" -eq 359 ] || { echo "$how: $(wc -l <p.jsonl)"; false; }
+    done
+}
+
 @test "what cannot be done is refused, and leaves nothing" {
     mkdir empty # bats has files of its own beside it
     cd empty

@@ -210,7 +210,7 @@ int pl_build_batchnorm(struct pl_tape *tape,
             return pl_op_refuse(
                 req, "weight, bias and the two buffers must have one number per channel", err);
     /* The result would be 0, and the running variance shrink towards 0. As PyTorch's. */
-    if (tape->want_grad && !tape->joint_norms && x->count == x->shape[1])
+    if (tape->want_grad && !tape->lone_norms && x->count == x->shape[1])
         return pl_op_refuse(req,
                             "in training a channel needs more than one value: choose another "
                             "batch_size, or drop_last if it is the epoch's last batch",

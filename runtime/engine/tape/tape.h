@@ -313,7 +313,9 @@ struct pl_tape {
     bool measures;                /* prepare() only counts memory_bytes: there is no plan then */
     bool no_fuse;                 /* each node runs by itself: a check of the plan */
     bool no_drop;                 /* also runs nodes whose output nobody reads, to time them */
-    bool joint_norms;             /* batch norms have the statistics of several ranks' batches */
+    /* A batch norm may have one value per channel: others are in other ranks' batches, or nothing
+     * is trained. */
+    bool lone_norms;
     bool on_tables; /* a layer of rows of a small table is done on the table: see op_product.c */
     size_t chunk;   /* rows of a loss at a time, for tests; 0: as suits the device and the shape */
     bool channels_last; /* 16-bit convolutions have their channels last */

@@ -56,8 +56,9 @@ int pl_lane_init(const struct pl_stage *s,
         tape->on_tables = tape->on_tables && !s->options->xla; /* not measured there */
         tape->recompute = train && s->options->recompute;
         tape->graphs = s->options->graphs && !tape->recompute;
-        tape->joint_norms = s->options->sync_batchnorm && ctx->n_shares > 1;
-        lane->parts.list[i].traced.whole.joint_norms = tape->joint_norms;
+        tape->lone_norms =
+            s->options->run != PL_RUN_TRAIN || (s->options->sync_batchnorm && ctx->n_shares > 1);
+        lane->parts.list[i].traced.whole.lone_norms = tape->lone_norms;
         if (s->options->sync_batchnorm && train && ctx->copies->size > 1) {
             tape->allreduce = sum_over_ranks;
             tape->allreduce_ctx = ctx->copies;

@@ -178,7 +178,7 @@ static void test_batchnorm_needs_two_values_of_a_channel(void **state)
             in[1 + k] = &of_channels[k].t;
         }
         pl_tape_init(&tape, pl_device_cpu(), PL_REAL_F64, cases[i].training);
-        tape.joint_norms = cases[i].joint;
+        tape.lone_norms = cases[i].joint;
         pl_tape_begin(&tape);
         assert_int_equal(pl_op_call(&tape, PLUME_OP_BATCHNORM, in, 5, &none, &ret, &err),
                          cases[i].fits ? 0 : -EINVAL);
