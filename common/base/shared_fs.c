@@ -7,9 +7,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define STEP_MS 10
@@ -54,4 +56,20 @@ int pl_file_lock(int fd, unsigned limit_ms)
         poll(NULL, 0, STEP_MS);
     }
     return 0;
+}
+
+bool pl_file_is_on_nfs(int fd)
+{
+    struct statfs fs;
+
+    return fstatfs(fd, &fs) == 0 && (unsigned long)fs.f_type == NFS_SUPER_MAGIC;
+}
+
+/* fdatasync() would wait until the server has the bytes on its disk. */
+void pl_file_send(int fd)
+{
+    int error = errno;
+
+    (void)!sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    errno = error;
 }

@@ -22,4 +22,13 @@ int pl_file_look(const char *path);
  * Returns 0, -ETIMEDOUT (another process has the lock), or -errno where there are no locks. */
 int pl_file_lock(int fd, unsigned limit_ms);
 
+/* True if the file lies on NFS: of what is written there, and neither closed nor synced, other
+ * hosts see nothing for up to half a minute. Asks the server. */
+bool pl_file_is_on_nfs(int fd);
+
+/* For a file on NFS: starts to send what was written to it, and does not wait for the server.
+ * write(2) waits for that if it meets a page that is on its way: so call this only in a thread that
+ * may block. Errors are left to fsync(2) and close(2). */
+void pl_file_send(int fd);
+
 #endif

@@ -149,6 +149,11 @@ void pl_disk_add(struct pl_disk *d, struct pl_disk_job *job)
     pthread_mutex_unlock(&d->lock);
 }
 
+bool pl_disk_has_thread(const struct pl_disk *d)
+{
+    return d && d->threaded;
+}
+
 bool pl_disk_wait(struct pl_disk *d, unsigned ms)
 {
     struct timespec until;

@@ -26,6 +26,9 @@ int pl_disk_create(uv_loop_t *loop, struct pl_disk **ret);
 /* d NULL: the loop does the work, and has done it when this returns. */
 void pl_disk_add(struct pl_disk *d, struct pl_disk_job *job);
 
+/* False: the loop itself does the work, so it must not wait for long. */
+bool pl_disk_has_thread(const struct pl_disk *d);
+
 /* Waits in the loop until no work is left, for at most ms. Returns false if there is some. done()
  * is called later, from the loop. */
 bool pl_disk_wait(struct pl_disk *d, unsigned ms);

@@ -68,6 +68,44 @@ teardown() {
     grep -q 'done after' "$BATS_TEST_TMPDIR/said"
 }
 
+# late FILE: the longest time in whole seconds until this host sees one of the first 20 lines, each of which has the
+# time when it was written. All hosts have one clock.
+late() {
+    timeout 150 python3 - "$1" <<'PY'
+import os, re, sys, time
+path, worst, seen = sys.argv[1], 0, 0
+while seen < 20:
+    time.sleep(0.1)
+    try:
+        for up in "../..", "..", ".":  # else a name that was not there stays missing for up to a minute
+            os.listdir(os.path.normpath(os.path.join(os.path.dirname(path), up)))
+        with open(path) as file:  # opened anew, it is as the server has it
+            times = re.findall(r'"t": ?([0-9.]+).*\n', file.read())
+    except FileNotFoundError:
+        continue
+    worst = max([worst] + [time.time() - float(t) for t in times[seen:]])
+    seen = len(times)
+print(f"{path}: {worst:.1f} s late at most", file=sys.stderr)
+print(int(worst))
+PY
+}
+
+@test "nfs: the login node sees lines of a run that goes on within seconds" {
+    local run file pids=() pid
+    # shellcheck disable=SC2016 # for the inner shell
+    run=$(as_user plsubmit --parsable --nodes 2 --ntasks 2 --metric 'n=n=([0-9]+)' \
+        sh -c 'for i in $(seq 200); do date "+\"t\": %s.%N n=$i"; sleep 0.5; done') && run=${run#*;} && run=${run%%;*}
+    for file in rank-1.out metrics.jsonl; do
+        late "$run/trial-0000/attempt-0/$file" >"$BATS_TEST_TMPDIR/$file" 3>&- & pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid"
+    done
+    for file in rank-1.out metrics.jsonl; do
+        (($(<"$BATS_TEST_TMPDIR/$file") < 10)) # without pl_file_send() up to half a minute
+    done
+}
+
 @test "nfs: two hosts add to the index at the same time" {
     local before pids=() pid
     before=$(as_user plstat --all --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["sweeps"]))')

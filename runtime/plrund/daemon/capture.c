@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/own.h"
+#include "common/base/shared_fs.h"
 #include "common/base/tail.h"
 
 #include <fcntl.h>
@@ -24,6 +25,8 @@ struct file {
     struct pl_disk *disk;
     bool wanted;      /* there is one, or will be: it gets the output */
     bool open, close; /* what the next work is to do, beside the lines */
+    bool send;        /* likewise: other hosts are to see what it has */
+    bool unsent;      /* on NFS: they may not see all */
     bool closed;      /* it was told so */
     bool under_way;   /* the work below */
     bool skips;       /* the file system does not answer: the file lacks what comes now */
@@ -33,7 +36,8 @@ struct file {
         struct pl_disk_job job;
         int fd;
         char *dir, *name;
-        bool open, close;
+        bool open, close, send;
+        bool nfs;
         size_t skipped; /* before the data */
         struct pl_buf data;
         size_t missing; /* bytes that the file does not have, at its end */
@@ -189,21 +193,32 @@ static size_t write_file(struct file *f)
     return len;
 }
 
+/* fstat() asks for times, too: a client of NFS would send what was written, and wait for it. */
+static bool is_removed(int fd)
+{
+    struct statx st;
+
+    return statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 0;
+}
+
 static void file_work(struct pl_disk_job *job)
 {
     struct pl_capture *c = of_job(job);
     struct file *f = &c->file;
     struct pl_error err = {0};
-    struct stat st;
 
     if (f->work.open && (f->work.result = open_file(f, &err)) < 0)
         pl_log_warn("child", "%s", pl_error_text(&err));
+    if (f->work.open)
+        f->work.nfs = f->work.fd >= 0 && pl_file_is_on_nfs(f->work.fd);
     f->work.lost = f->work.data.len;
     if (f->work.fd >= 0 &&
         (f->work.data.len || f->work.skipped || (f->work.close && f->work.missing))) {
         f->work.lost = write_file(f);
-        f->work.removed = fstat(f->work.fd, &st) == 0 && st.st_nlink == 0;
+        f->work.removed = is_removed(f->work.fd);
     }
+    if (f->work.send && f->work.fd >= 0)
+        pl_file_send(f->work.fd);
     /* a network file system writes it now */
     if (f->work.close && f->work.fd >= 0 && close(PL_TAKE_FD(f->work.fd)) < 0 && !f->work.warned)
         pl_log_warn("child", "a rank's file may lack output: %s", strerror(errno));
@@ -237,7 +252,7 @@ static void send_file(struct pl_capture *c)
     struct file *f = &c->file;
     struct pl_buf data = f->work.data;
 
-    if (f->under_way || !(f->queue.len || f->skipped || f->open || f->close))
+    if (f->under_way || !(f->queue.len || f->skipped || f->open || f->close || f->send))
         return;
     f->work.skipped = 0;
     if (!f->queue.len) { /* what was left out follows what waited */
@@ -250,7 +265,8 @@ static void send_file(struct pl_capture *c)
     f->work.open = f->open;
     f->work.close = f->close && !f->skipped;
     f->close = f->close && f->skipped;
-    f->open = false;
+    f->work.send = f->send;
+    f->open = f->send = false;
     f->under_way = true;
     f->work.job.work = file_work;
     f->work.job.done = file_done;
@@ -279,6 +295,7 @@ static void file_done(struct pl_disk_job *job)
 
     f->under_way = false;
     c->removed = f->work.removed;
+    f->unsent = f->work.nfs && !f->work.send && (f->unsent || data->len);
     if (c->muted && lost) {
         pl_buf_add(&c->pending, data->data + data->len - lost, lost);
         write_real(c);
@@ -546,10 +563,15 @@ bool pl_capture_file_waits(const struct pl_capture *c)
     return c && (c->file.under_way || c->file.queue.len || c->file.skipped);
 }
 
-void pl_capture_tick(struct pl_capture *c)
+void pl_capture_tick(struct pl_capture *c, bool send)
 {
-    if (c)
-        update(c);
+    if (!c)
+        return;
+    if (send && c->file.unsent && !c->file.closed && pl_disk_has_thread(c->file.disk)) {
+        c->file.send = true;
+        send_file(c);
+    }
+    update(c);
 }
 
 void pl_capture_mute(struct pl_capture *c)

@@ -49,8 +49,9 @@ bool pl_capture_file_waits(const struct pl_capture *c);
 /* Bytes that it has not got, or will not get. 0 without a capture. */
 size_t pl_capture_unwritten(const struct pl_capture *c);
 
-/* Call each second: goes on without the file if its file system does not answer. NULL is fine. */
-void pl_capture_tick(struct pl_capture *c);
+/* Call each second: goes on without the file if its file system does not answer. send: other hosts
+ * are to see what the file has got; that takes a request to the server of NFS. NULL is fine. */
+void pl_capture_tick(struct pl_capture *c, bool send);
 
 /* If the stream has a file, its target gets no more than the file could not take, and what
  * pl_capture_let_go() says. Call before the rank writes. */

@@ -132,6 +132,7 @@ struct pl_daemon {
     struct addrinfo *own_addresses;  /* that it leads to; NULL = none, or not known yet */
     uv_timer_t tick;                 /* once a second: metrics */
     uint64_t tick_ns;                /* time of the last tick */
+    unsigned n_ticks;                /* up to now */
     struct pl_limit grace;           /* from SIGTERM to SIGKILL */
     struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */

@@ -7,6 +7,8 @@
 #include "common/run/output_ranks.h"
 #include "runtime/plrund/daemon/daemon.h"
 
+#define SENDS_MAX 1000 /* ranks of the job whose files go to the server of NFS in a second */
+
 bool pl_rank_output_take(struct pl_rank *rank,
                          struct pl_rank_conn *c,
                          const struct pl_capture_ops *ops)
@@ -63,9 +65,11 @@ void pl_daemon_end_output(struct pl_daemon *d)
 
 void pl_daemon_tick_output(struct pl_daemon *d)
 {
+    bool send = d->n_ticks++ % (1 + d->step.ntasks / SENDS_MAX) == 0;
+
     for (unsigned i = 0; i < d->n_present; i++) {
-        pl_capture_tick(d->ranks[i].out);
-        pl_capture_tick(d->ranks[i].err);
+        pl_capture_tick(d->ranks[i].out, send);
+        pl_capture_tick(d->ranks[i].err, send);
     }
 }
 

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/own.h"
+#include "common/base/shared_fs.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -22,7 +23,8 @@ int pl_log_file_open(struct pl_log_file *log, int folder_fd, const char *name, s
         return r;
     if (fstat(fd, &st) < 0)
         return pl_error_errno(err, errno, "cannot look at '%s'", name);
-    *log = (struct pl_log_file){.fd = PL_TAKE_FD(fd), .name = name, .size = st.st_size};
+    *log = (struct pl_log_file){.name = name, .size = st.st_size, .nfs = pl_file_is_on_nfs(fd)};
+    log->fd = PL_TAKE_FD(fd);
     return 0;
 }
 
@@ -84,6 +86,7 @@ void pl_log_file_flush(struct pl_log_file *log)
     done = write_part(log->fd, log->waiting.data, log->waiting.len, &log->error);
     whole = whole_lines(log->waiting.data, done);
     log->size += (off_t)whole;
+    log->unsent = log->unsent || done;
     if (done > whole && ftruncate(log->fd, log->size) < 0 && !log->error)
         log->error = -errno;
     pl_buf_consume(&log->waiting, whole);
@@ -125,6 +128,13 @@ void pl_log_file_sync(struct pl_log_file *log)
         log->error = r;
         log->unsure = true;
     }
+}
+
+void pl_log_file_send(struct pl_log_file *log)
+{
+    if (log->fd >= 0 && log->nfs && log->unsent)
+        pl_file_send(log->fd);
+    log->unsent = false;
 }
 
 size_t pl_log_file_missing(const struct pl_log_file *log)

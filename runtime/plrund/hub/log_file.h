@@ -18,6 +18,7 @@ struct pl_log_file {
     size_t n_lost;         /* lines that found no room in memory either */
     int error;             /* of the last write, -errno; 0 = it went well */
     bool unsure;           /* lines that were written may be lost: sync() failed */
+    bool nfs, unsent;      /* unsent: the client of NFS may have lines that its server has not */
 };
 
 #define PL_LOG_FILE_INIT                                                                           \
@@ -45,6 +46,9 @@ void pl_log_file_flush(struct pl_log_file *log);
 /* Has the lines written to the disk: a network file system may report only then that it cannot.
  * Sets log->error and log->unsure. */
 void pl_log_file_sync(struct pl_log_file *log);
+
+/* Has the lines sent to the server of NFS, and does not wait for it: see pl_file_send(). */
+void pl_log_file_send(struct pl_log_file *log);
 
 /* Lines that are not in the file. */
 size_t pl_log_file_missing(const struct pl_log_file *log);

@@ -8,6 +8,9 @@ static void work(struct pl_disk_job *job)
 
     pl_log_file_put(&q->file, q->text.data, q->text.len);
     q->size_written = (size_t)q->file.size + q->file.waiting.len;
+    if (q->send)
+        pl_log_file_send(&q->file);
+    q->send = false;
 }
 
 static void done(struct pl_disk_job *job)
@@ -80,8 +83,10 @@ bool pl_log_queue_send(struct pl_log_queue *q)
 
 void pl_log_queue_flush(struct pl_log_queue *q)
 {
-    if (q->open && !q->under_way)
-        hand_over(q);
+    if (!q->open || q->under_way)
+        return;
+    q->send = pl_disk_has_thread(q->disk);
+    hand_over(q);
 }
 
 struct pl_buf pl_log_queue_take(struct pl_log_queue *q)

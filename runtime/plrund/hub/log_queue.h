@@ -14,6 +14,7 @@ struct pl_log_queue {
     struct pl_log_file file; /* of the work only, once the queue is open */
     size_t size_written;     /* of the file and what it has not taken yet, after the last work */
     bool open, under_way;
+    bool send;           /* the next work has other hosts see the lines */
     struct pl_buf text;  /* under way */
     struct pl_buf lines; /* not handed over yet */
     size_t max;          /* bytes of both */
@@ -43,7 +44,8 @@ void pl_log_queue_put(struct pl_log_queue *q, const char *line, size_t len);
  * nothing to hand over now. */
 bool pl_log_queue_send(struct pl_log_queue *q);
 
-/* The same, and what the file did not take before is tried again. */
+/* The same, and what the file did not take before is tried again. Call at times: on NFS other hosts
+ * see the lines then. */
 void pl_log_queue_flush(struct pl_log_queue *q);
 
 /* Takes the lines that are not handed over: the caller's next job writes them. */

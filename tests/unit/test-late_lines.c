@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT */
+/* Lines of a run that goes on, on NFS. The calls below stand in for libc's, in this program: other
+ * hosts see what sync_file_range() has sent. */
+#include "common/base/fs.h"
+#include "runtime/plrund/daemon/capture.h"
+#include "runtime/plrund/hub/log_queue.h"
+#include "tests/lib/tmpdir.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+
+#include <cmocka.h>
+
+#define LIMIT_MS 60000
+
+static char top[64];
+static bool on_nfs, in_loop; /* in_loop: it was sent by the thread that must not wait */
+static off_t seen;           /* bytes of the file that other hosts see */
+static unsigned n_sends, n_waits;
+static pthread_t loops_thread;
+static uv_loop_t loop;
+static struct pl_disk *disk;
+
+int fstatfs(int fd, struct statfs *fs)
+{
+    int r = (int)syscall(SYS_fstatfs, fd, fs);
+
+    if (r == 0 && on_nfs)
+        fs->f_type = NFS_SUPER_MAGIC;
+    return r;
+}
+
+int sync_file_range(int fd, off_t from, off_t n, unsigned flags)
+{
+    assert_int_equal(from, 0);
+    assert_int_equal(n, 0); /* all */
+    assert_int_equal(flags, SYNC_FILE_RANGE_WRITE);
+    seen = lseek(fd, 0, SEEK_END);
+    n_sends++;
+    in_loop = in_loop || pthread_equal(pthread_self(), loops_thread);
+    return 0;
+}
+
+/* As the client does, it sends what was written, and waits for the server. */
+int fstat(int fd, struct stat *st)
+{
+    int r = (int)syscall(SYS_fstat, fd, st);
+
+    n_waits += r == 0 && on_nfs && S_ISREG(st->st_mode) && st->st_size;
+    return r;
+}
+
+static int set_up(void **state)
+{
+    on_nfs = true;
+    in_loop = false;
+    seen = 0;
+    n_sends = n_waits = 0;
+    loops_thread = pthread_self();
+    return tmpdir_make(top, sizeof(top)) < 0 || uv_loop_init(&loop) < 0 ||
+           pl_disk_create(&loop, &disk) < 0;
+}
+
+static int tear_down(void **state)
+{
+    uv_run(&loop, UV_RUN_DEFAULT);
+    return uv_loop_close(&loop) < 0 || tmpdir_remove(top) < 0;
+}
+
+/* ---- a rank's file ---- */
+
+static int in, out; /* the rank's end, and where Slurm would read */
+static struct pl_capture *capture;
+
+static void on_done(void *ctx) {}
+
+static void open_capture(struct pl_disk *its_disk)
+{
+    static const struct pl_capture_ops ops = {.done = on_done};
+    int rank[2], slurm[2];
+
+    assert_int_equal(pipe2(rank, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(slurm, O_CLOEXEC), 0);
+    in = rank[1];
+    out = slurm[0];
+    assert_int_equal(
+        pl_capture_create(&loop, its_disk, rank[0], slurm[1], NULL, 0, &ops, NULL, &capture), 0);
+    pl_capture_open_file(capture, top, "rank-0.out");
+}
+
+static void close_capture(void)
+{
+    pl_capture_close(PL_TAKE(capture));
+    pl_disk_close(disk);
+    close(in);
+    close(out);
+}
+
+static void settle(void)
+{
+    do {
+        assert_true(pl_disk_wait(disk, LIMIT_MS));
+        pl_disk_tell(disk);
+    } while (pl_capture_file_waits(capture));
+}
+
+static void put(const char *text)
+{
+    assert_int_equal(pl_write_all(in, text, strlen(text)), 0);
+    pl_capture_drain(capture);
+    settle();
+}
+
+static void tick(bool send)
+{
+    pl_capture_tick(capture, send);
+    settle();
+}
+
+static void test_rank_file_is_seen_after_a_tick(void **state)
+{
+    open_capture(disk);
+    tick(true);
+    assert_int_equal(n_sends, 0); /* nothing was written */
+    put("one\n");
+    put("two\n");
+    tick(false);
+    assert_int_equal(n_sends, 0);
+    tick(true);
+    assert_int_equal(seen, 8);
+    tick(true);
+    assert_int_equal(n_sends, 1);
+    put("three\n");
+    tick(true);
+    assert_int_equal(seen, 14);
+    assert_int_equal(n_sends, 2);
+    assert_int_equal(n_waits, 0);
+    assert_false(in_loop);
+    close_capture();
+}
+
+/* A tick may come while the file is at work. */
+static void test_rank_file_is_seen_when_it_is_busy(void **state)
+{
+    open_capture(disk);
+    put("one\n");
+    assert_int_equal(pl_write_all(in, "two\n", 4), 0);
+    pl_capture_drain(capture);
+    tick(true);
+    tick(true);
+    assert_int_equal(seen, 8);
+    close_capture();
+}
+
+static void test_rank_file_elsewhere_is_let_be(void **state)
+{
+    on_nfs = false;
+    open_capture(disk);
+    put("one\n");
+    tick(true);
+    assert_int_equal(n_sends, 0);
+    close_capture();
+}
+
+static void test_rank_file_without_a_thread_is_let_be(void **state)
+{
+    open_capture(NULL);
+    put("one\n");
+    tick(true);
+    assert_int_equal(n_sends, 0);
+    close_capture();
+}
+
+static void test_rank_file_that_is_closed(void **state)
+{
+    open_capture(disk);
+    put("one\n");
+    close(in);
+    in = dup(out);
+    pl_capture_drain(capture);
+    settle();
+    tick(true);
+    assert_int_equal(n_sends, 0); /* to close it has sent it */
+    close_capture();
+}
+
+/* ---- the hub's logs ---- */
+
+static void log_of(struct pl_disk *its_disk, off_t want)
+{
+    struct pl_log_queue q = PL_LOG_QUEUE_INIT;
+    int folder = open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    assert_int_equal(pl_log_queue_open(&q, its_disk, 1000, folder, "events.jsonl", NULL), 0);
+    close(folder);
+    for (int i = 0; i < 3; i++) {
+        pl_log_queue_put(&q, "{}\n", 3);
+        pl_log_queue_send(&q);
+        assert_true(pl_disk_wait(disk, LIMIT_MS));
+        pl_disk_tell(disk);
+    }
+    assert_int_equal(q.file.size, 9);
+    assert_int_equal(n_sends, 0);
+    for (int i = 0; i < 2; i++) {
+        pl_log_queue_flush(&q);
+        assert_true(pl_disk_wait(disk, LIMIT_MS));
+        pl_disk_tell(disk);
+        assert_int_equal(n_sends, want ? 1 : 0);
+    }
+    assert_int_equal(seen, want);
+    assert_false(in_loop);
+    pl_disk_close(disk);
+    pl_log_queue_finish(&q);
+}
+
+static void test_log_is_seen_after_a_flush(void **state)
+{
+    log_of(disk, 9);
+}
+
+static void test_log_elsewhere_is_let_be(void **state)
+{
+    on_nfs = false;
+    log_of(disk, 0);
+}
+
+static void test_log_without_a_thread_is_let_be(void **state)
+{
+    log_of(NULL, 0);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(test_rank_file_is_seen_after_a_tick), TEST(test_rank_file_is_seen_when_it_is_busy),
+        TEST(test_rank_file_elsewhere_is_let_be),  TEST(test_rank_file_without_a_thread_is_let_be),
+        TEST(test_rank_file_that_is_closed),       TEST(test_log_is_seen_after_a_flush),
+        TEST(test_log_elsewhere_is_let_be),        TEST(test_log_without_a_thread_is_let_be),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
