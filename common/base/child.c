@@ -5,10 +5,12 @@
 #include "common/base/trace.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define KILLED_MS 1000 /* a child that a file system holds outlives SIGKILL: it is left */
@@ -165,17 +167,29 @@ collect(struct pl_child_pipes *p, struct limits limits, struct pl_child *ret, st
 /* Waits until the child has ended; its pipes may have been closed long before. */
 static int reap(pid_t pid, unsigned timeout_ms, int *ret_status)
 {
-    for (unsigned waited_ms = 0;; waited_ms += 10) {
+    uint64_t now = pl_now_ns(), end = now + timeout_ms * (uint64_t)1000000;
+    struct pollfd ended = {.fd = -EBADF, .events = POLLIN};
+    int r = 0;
+
+    while (r == 0) {
         pid_t got = waitpid(pid, ret_status, WNOHANG);
 
         if (got == pid)
-            return 0;
+            break;
         if (got < 0 && errno != EINTR)
-            return -errno;
-        if (waited_ms >= timeout_ms)
-            return -ETIMEDOUT;
-        poll(NULL, 0, waited_ms < 20 ? 1 : 10);
+            r = -errno;
+        else if (now >= end)
+            r = -ETIMEDOUT;
+        if (r == 0 && ended.fd < 0)
+            ended.fd = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (r == 0 && ended.fd >= 0)
+            poll(&ended, 1, (int)PL_MIN((end - now) / 1000000 + 1, (uint64_t)INT_MAX));
+        else if (r == 0) /* Linux before 5.3 */
+            poll(NULL, 0, 1);
+        now = pl_now_ns();
     }
+    close_fd(&ended.fd);
+    return r;
 }
 
 /* The parent's part. */
