@@ -52,17 +52,30 @@ int pl_buf_adds(struct pl_buf *buf, const char *s)
 
 int pl_buf_addc(struct pl_buf *buf, char c)
 {
-    return pl_buf_add(buf, &c, 1);
+    int r = pl_buf_reserve(buf, 1);
+
+    if (r < 0)
+        return r;
+    buf->data[buf->len++] = c;
+    buf->data[buf->len] = '\0';
+    return 0;
 }
 
 int pl_buf_addf(struct pl_buf *buf, const char *fmt, ...)
 {
+    size_t room = buf->cap - buf->len; /* 0, or with the final '\0' */
     va_list ap;
     int n, r;
 
     va_start(ap, fmt);
-    n = vsnprintf(NULL, 0, fmt, ap);
+    n = vsnprintf(room ? buf->data + buf->len : NULL, room, fmt, ap);
     va_end(ap);
+    if (n >= 0 && (size_t)n < room) {
+        buf->len += (size_t)n;
+        return 0;
+    }
+    if (room)
+        buf->data[buf->len] = '\0';
     if (n < 0)
         return -ENOMEM;
     r = pl_buf_reserve(buf, (size_t)n);

@@ -15,9 +15,10 @@
 
 /* ---- arguments and environment of sbatch ---- */
 
-static bool submitted(const struct pl_run *run, unsigned trial, unsigned *ret_end)
+/* n: of all submissions */
+static bool submitted(const struct pl_run *run, size_t n, unsigned trial, unsigned *ret_end)
 {
-    for (size_t i = 0; i < pl_run_n_submissions(run); i++) {
+    for (size_t i = 0; i < n; i++) {
         struct pl_run_submission s = pl_run_submission(run, i);
 
         if (s.retry == 0 && trial >= s.first_trial && trial < s.first_trial + s.n_trials) {
@@ -32,12 +33,12 @@ int pl_submit_plan(const struct pl_run *run, unsigned max, struct pl_chunk **ret
 {
     unsigned n_trials = pl_run_n_trials(run), trial = 0, end;
     _cleanup_free_ struct pl_chunk *chunks = NULL;
-    size_t n = 0;
+    size_t n = 0, n_before = pl_run_n_submissions(run);
 
     while (trial < n_trials) {
         struct pl_chunk *more;
 
-        if (submitted(run, trial, &end)) {
+        if (submitted(run, n_before, trial, &end)) {
             trial = end;
             continue;
         }
@@ -46,7 +47,7 @@ int pl_submit_plan(const struct pl_run *run, unsigned max, struct pl_chunk **ret
             return -ENOMEM;
         chunks = more;
         for (end = trial + 1; end < n_trials && end - trial < max; end++)
-            if (submitted(run, end, &(unsigned){0}))
+            if (submitted(run, n_before, end, &(unsigned){0}))
                 break;
         chunks[n] = (struct pl_chunk){.first = trial, .n = end - trial};
         n++;

@@ -4,6 +4,7 @@
 #include "common/base/utf8.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -364,6 +365,16 @@ bool pl_mini_is(const char *text, const char *type)
     return pl_mini_find(text, "type", &value) == 0 && string_is(&value, type);
 }
 
+/* The bytes at the start of s that are written as they are, without a look at UTF-8. */
+static size_t plain(const char *s)
+{
+    size_t n = 0;
+
+    while (s[n] >= 0x20 && s[n] < 0x7f && s[n] != '"' && s[n] != '\\')
+        n++;
+    return n;
+}
+
 int pl_mini_quote(struct pl_buf *buf, const char *s)
 {
     size_t len = strlen(s), mark = buf->len;
@@ -371,9 +382,11 @@ int pl_mini_quote(struct pl_buf *buf, const char *s)
     int r = pl_buf_addc(buf, '"');
 
     for (size_t i = 0; i < len && r == 0;) {
-        int n = pl_utf8_decode(s + i, len - i, &c);
+        int n = (int)PL_MIN(plain(s + i), (size_t)INT_MAX);
 
-        if (n < 0) {
+        if (n > 0) {
+            r = pl_buf_add(buf, s + i, (size_t)n);
+        } else if ((n = pl_utf8_decode(s + i, len - i, &c)) < 0) {
             r = pl_buf_adds(buf, "\xef\xbf\xbd");
             n = 1;
         } else if (c == '"' || c == '\\') {
