@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/advice.h"
-#include "common/base/child.h"
 #include "common/base/fs.h"
 
 #include <ifaddrs.h>
@@ -39,19 +38,23 @@ ask_start(const struct pl_run *run, const struct pl_chunk *chunk, struct pl_chil
     return true;
 }
 
-static char *answer_start(const struct pl_run *run, struct pl_child_job *asked)
+/* False: the controller was away. *ret is NULL without a warning. */
+static bool answer_start(const struct pl_run *run, struct pl_child_job *asked, char **ret)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_free_ char *why = NULL;
 
+    *ret = NULL;
     if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0 || child.status == 0)
-        return NULL;
+        return true;
+    if (pl_submit_is_no_answer(pl_buf_str(&child.err)))
+        return false;
     why = line_after(pl_buf_str(&child.err), "allocation failure: ");
-    if (!why)
-        return NULL;
-    return pl_strf("Slurm cannot start the trials now: %s; they wait until it can. The reason: "
-                   "plstat sweep %s",
-                   why, pl_run_sweep(run));
+    if (why)
+        *ret = pl_strf("Slurm cannot start the trials now: %s; they wait until it can. The reason: "
+                       "plstat sweep %s",
+                       why, pl_run_sweep(run));
+    return true;
 }
 
 /* ---- do the nodes see the folder ---- */
@@ -135,42 +138,88 @@ static bool ask_folder(const char *dir, struct pl_child_job *ret)
     return local_file_system(dir) && pl_child_start(argv, NULL, ret, NULL) == 0;
 }
 
-static char *answer_folder(const char *dir, const char *folder, struct pl_child_job *asked)
+/* As answer_start(). */
+static bool
+answer_folder(const char *dir, const char *folder, struct pl_child_job *asked, char **ret)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     const char *type = local_file_system(dir);
     _cleanup_free_ char *node = NULL;
 
-    if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0 || child.status != 0 || !type)
-        return NULL;
-    node = other_node(pl_buf_str(&child.out));
-    if (!node)
-        return NULL;
-    return pl_strf("run folder '%s' is on a local file system (%s), and node %s is another "
-                   "machine: if the nodes do not see the folder, choose another with --runs",
-                   folder, type, node);
+    *ret = NULL;
+    if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0)
+        return true;
+    if (child.status != 0)
+        return !pl_submit_is_no_answer(pl_buf_str(&child.err));
+    node = type ? other_node(pl_buf_str(&child.out)) : NULL;
+    if (node)
+        *ret = pl_strf("run folder '%s' is on a local file system (%s), and node %s is another "
+                       "machine: if the nodes do not see the folder, choose another with --runs",
+                       folder, type, node);
+    return true;
 }
 
 char *pl_advice_folder(const char *dir, const char *folder)
 {
     struct pl_child_job asked;
+    char *warning = NULL;
 
-    return ask_folder(dir, &asked) ? answer_folder(dir, folder, &asked) : NULL;
+    if (ask_folder(dir, &asked))
+        answer_folder(dir, folder, &asked, &warning);
+    return warning;
 }
 
 /* ---- both ---- */
 
-/* A command of Slurm takes as long as sbatch: the two run at the same time. */
-void pl_advice_submitted(const struct pl_run *run,
-                         const struct pl_chunk *chunk,
-                         const char *folder,
-                         char **start,
-                         char **place)
+void pl_advice_ask(const struct pl_run *run, const struct pl_chunk *chunk, struct pl_advice *ret)
 {
-    struct pl_child_job job_start, job_place;
-    bool asks_start = ask_start(run, chunk, &job_start);
-    bool asks_place = ask_folder(pl_run_dir(run), &job_place);
+    ret->chunk = *chunk;
+    ret->asked = true;
+    ret->asks_start = ask_start(run, chunk, &ret->start);
+    ret->asks_place = ask_folder(pl_run_dir(run), &ret->place);
+}
 
-    *start = asks_start ? answer_start(run, &job_start) : NULL;
-    *place = asks_place ? answer_folder(pl_run_dir(run), folder, &job_place) : NULL;
+static void drop_one(bool asked, struct pl_child_job *job)
+{
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+
+    if (asked)
+        pl_child_wait(job, 0, &child, NULL);
+}
+
+void pl_advice_drop(struct pl_advice *advice)
+{
+    drop_one(advice->asks_start, &advice->start);
+    drop_one(advice->asks_place, &advice->place);
+    *advice = (struct pl_advice){0};
+}
+
+static bool is_about(const struct pl_advice *advice, const struct pl_chunk *chunk)
+{
+    return advice->asked && advice->chunk.first == chunk->first && advice->chunk.n == chunk->n &&
+           !chunk->tasks && advice->chunk.retry == chunk->retry;
+}
+
+void pl_advice_answer(struct pl_advice *advice,
+                      const struct pl_run *run,
+                      const struct pl_chunk *chunk,
+                      const char *folder,
+                      char **start,
+                      char **place)
+{
+    const char *dir = pl_run_dir(run);
+
+    *start = *place = NULL;
+    if (!is_about(advice, chunk)) {
+        pl_advice_drop(advice);
+        pl_advice_ask(run, chunk, advice);
+    }
+    /* sbatch may have waited for a controller that was away when the questions came. */
+    if (advice->asks_start && !answer_start(run, &advice->start, start) &&
+        ask_start(run, chunk, &advice->start))
+        answer_start(run, &advice->start, start);
+    if (advice->asks_place && !answer_folder(dir, folder, &advice->place, place) &&
+        ask_folder(dir, &advice->place))
+        answer_folder(dir, folder, &advice->place, place);
+    *advice = (struct pl_advice){0};
 }

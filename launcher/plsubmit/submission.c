@@ -48,8 +48,19 @@ static void set_signal_text(const char *text, const char *name)
     sigprocmask(SIG_SETMASK, &old, NULL);
 }
 
+/* Asks about the array that a new sweep will be, while sbatch submits it. */
+static void ask_early(const struct pl_submission *s, struct pl_advice *ret)
+{
+    const struct pl_run *run = s->change->run;
+    unsigned n = pl_run_n_trials(run);
+
+    if (!s->resumed && !s->only && pl_run_n_submissions(run) == 0 && n <= PL_SUBMIT_ARRAY_SIZE)
+        pl_advice_ask(run, &(struct pl_chunk){.n = n}, ret);
+}
+
 /* Warns about arrays from submission `before` on. */
-static void advise(const struct pl_run *run, const char *folder, size_t before)
+static void
+advise(struct pl_advice *advice, const struct pl_run *run, const char *folder, size_t before)
 {
     _cleanup_free_ char *start = NULL, *place = NULL;
     struct pl_run_submission sub;
@@ -57,9 +68,9 @@ static void advise(const struct pl_run *run, const char *folder, size_t before)
     if (pl_run_n_submissions(run) == before)
         return;
     sub = pl_run_submission(run, before);
-    pl_advice_submitted(run,
-                        &(struct pl_chunk){sub.first_trial, sub.n_trials, sub.tasks, sub.retry},
-                        folder, &start, &place);
+    pl_advice_answer(advice, run,
+                     &(struct pl_chunk){sub.first_trial, sub.n_trials, sub.tasks, sub.retry},
+                     folder, &start, &place);
     if (start)
         pl_term_complain(stderr, "plsubmit: warning", start);
     if (place)
@@ -189,6 +200,7 @@ int pl_submission_send(const struct pl_submission *s,
 {
     struct pl_run *run = s->change->run;
     _cleanup_(pl_buf_finish) struct pl_buf messages = {0};
+    _cleanup_(pl_advice_drop) struct pl_advice advice = {0};
     _cleanup_free_ char *depends = NULL;
     struct pl_error err = {0};
     size_t before = pl_run_n_submissions(run);
@@ -200,8 +212,10 @@ int pl_submission_send(const struct pl_submission *s,
     r = pl_after_dependency(s->after, bin_dir, &depends, &err);
     if (r == 0 && pl_run_is_local(run))
         r = pl_local_submit(run, &err);
-    else if (r == 0)
+    else if (r == 0) {
+        ask_early(s, &advice);
         r = submit_to_slurm(s, bin_dir, depends, &messages, &err);
+    }
     pl_report_messages(&messages);
     if (r == 0 || pl_run_n_submissions(run) > before)
         add_to_index(run, pl_run_n_submissions(run) > before && !pl_run_is_local(run));
@@ -215,6 +229,6 @@ int pl_submission_send(const struct pl_submission *s,
     }
     set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
     if (!pl_run_is_local(run))
-        advise(run, s->folder, before);
+        advise(&advice, run, s->folder, before);
     return spec->wait ? wait_for_trials(run, bin_dir, spec->parsable) : PL_EXIT_OK;
 }
