@@ -137,6 +137,18 @@ TXT
     [ "$(result 0 state) $(result 0 attempts)" = 'done 1' ]
 }
 
+@test "a signal to the job script and its srun does not end the trial" {
+    # Slurm sends it to the ranks only through srun, which does not pass on these.
+    submit -N 2 -- bash -c "cd $PWD; >up-\$RANK; until [ -e go ]; do sleep 0.1; done"
+    wait_for 30 test -e up-0 -a -e up-1
+    for number in ABRT XCPU 26 27 29 30; do # VTALRM, PROF, IO, PWR
+        scancel -f -s "$number" "$JOBS"
+    done
+    touch go
+    wait_for 60 queue_is_empty
+    [ "$(result 0 state)" = 'done' ]
+}
+
 @test "trials are held, released, cancelled, and those that failed run again" {
     submit --sbatch hold --grid a=1,2,3,4 -- sh -c 'test -e go || [ {a} = 2 ]'
     run -0 plsubmit --release "$SWEEP/0-1"
