@@ -117,7 +117,9 @@ struct pl_pool2d_args {
  * as PyTorch does. In evaluation only batchnorm_forward is called, and uses running_mean and
  * running_var. Such sums of n values lose up to 3 n 2^-53 of the mean's square. Where `alone` is
  * set the host's kernels take the variance from x if that is too much (pl_batchnorm_lost()), in f64
- * always. GPUs do not.
+ * always. GPUs do not. Where it is not set, the caller may see that sums have lost a variance: with
+ * `shift` [channels], means from these sums, both functions take x - shift for x but for y, and add
+ * shift to the mean of that.
  *
  * Backward, with dz = dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
  * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=
@@ -148,6 +150,7 @@ struct pl_batchnorm_args {
     enum pl_half half;
     const void *x, *w, *b, *r, *dy;
     double *sums, *back_sums;         /* doubles in every table */
+    const double *shift;              /* not with `alone`; NULL: 0 */
     void *running_mean, *running_var; /* [channels] */
     void *factors;                    /* [PL_BATCHNORM_FACTORS, channels], if alone */
     void *mean, *inv_std, *y;         /* written forward, read backward */

@@ -22,6 +22,47 @@ PL_INLINE void add_squares(struct pl_bn_pair *p, const float *x, size_t n)
     }
 }
 
+PL_INLINE void add_differences(struct pl_bn_pair *p, const float *x, size_t n, double m)
+{
+    for (size_t k = 0; k < n; k++) {
+        double v = x[k] - m;
+
+        p->lanes[0][k % PL_BN_LANES] += v;
+        p->lanes[1][k % PL_BN_LANES] += v * v;
+    }
+}
+
+/* This rank's sums of x - m and of their squares. */
+PL_INLINE void sums_about(const struct pl_batchnorm_args *a,
+                          size_t c,
+                          double m,
+                          const enum pl_half type,
+                          double *ret_sum,
+                          double *ret_squares)
+{
+    size_t most = pl_bn_block_of(a, type);
+    struct pl_bn_pair p = {0};
+    float block[PL_BN_BLOCK];
+
+    for (size_t i = 0; i < a->batch; i++)
+        for (size_t k = 0, some; k < a->inner; k += some) {
+            some = PL_MIN(most, a->inner - k);
+            add_differences(&p,
+                            pl_bn_get(type, a->x_half, a->x, pl_bn_place(a, i, c, k), some, block),
+                            some, m);
+        }
+    pl_bn_finish(&p, ret_sum, ret_squares);
+}
+
+PL_INLINE void
+shifted_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
+{
+    for (size_t c = begin; c < end; c++)
+        sums_about(a, c, a->shift[c], type, &a->sums[1 + c], &a->sums[1 + a->channels + c]);
+}
+
+PL_BN_FOR_TYPES(shifted)
+
 PL_INLINE void
 sums_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
 {
@@ -76,36 +117,19 @@ void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
         return;
     }
     a->sums[0] = (double)(a->batch * a->inner);
-    pl_bn_run(a, sums, sums_flat);
-}
-
-PL_INLINE void add_differences(struct pl_bn_pair *p, const float *x, size_t n, double m)
-{
-    for (size_t k = 0; k < n; k++) {
-        double v = x[k] - m;
-
-        p->lanes[0][k % PL_BN_LANES] += v;
-        p->lanes[1][k % PL_BN_LANES] += v * v;
-    }
+    if (a->shift)
+        pl_bn_run(a, shifted, shifted);
+    else
+        pl_bn_run(a, sums, sums_flat);
 }
 
 /* The variance of this rank's n values by their differences from m, their mean but for rounding. */
 PL_INLINE double
 variance_of(const struct pl_batchnorm_args *a, size_t c, double m, const enum pl_half type)
 {
-    size_t most = pl_bn_block_of(a, type);
     double sum, squares, n = a->sums[0];
-    struct pl_bn_pair p = {0};
-    float block[PL_BN_BLOCK];
 
-    for (size_t i = 0; i < a->batch; i++)
-        for (size_t k = 0, some; k < a->inner; k += some) {
-            some = PL_MIN(most, a->inner - k);
-            add_differences(&p,
-                            pl_bn_get(type, a->x_half, a->x, pl_bn_place(a, i, c, k), some, block),
-                            some, m);
-        }
-    pl_bn_finish(&p, &sum, &squares);
+    sums_about(a, c, m, type, &sum, &squares);
     return squares / n - sum / n * (sum / n);
 }
 
@@ -125,6 +149,7 @@ PL_INLINE void statistics(const struct pl_batchnorm_args *a, size_t c, const enu
     var = a->sums[1 + a->channels + c] / n - m * m;
     if (a->alone && pl_batchnorm_lost(n, m, var))
         var = variance_of(a, c, m, type);
+    m += a->shift ? a->shift[c] : 0;
     var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (float)m;
     inv_std[c] = (float)(1 / sqrt(var + a->eps));

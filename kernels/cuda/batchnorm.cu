@@ -51,17 +51,51 @@ template <class X, int V, bool COLUMNS> struct moments {
     }
 };
 
+/* Of x - shift, in f64: of a channel at a time. */
+template <class X, bool COLUMNS> struct differences {
+    enum { ahead = 8, resident = 4 };
+    typedef bunch<X, 1> terms;
+    const X *x;
+    const double *shift;
+    places<1, COLUMNS> at;
+
+    struct numbers {
+        double shift;
+
+        __device__ __forceinline__ numbers(const differences &f, size_t o, size_t i)
+            : shift(f.shift[COLUMNS ? i : o])
+        {
+        }
+    };
+
+    __device__ __forceinline__ terms take_terms(size_t o, size_t k, size_t i) const
+    {
+        return take_raw<1>(x, at(o, k, i));
+    }
+
+    __device__ __forceinline__ void
+    add_terms(size_t, size_t, size_t, const terms &in, const numbers &of, double *sum) const
+    {
+        double v = widen_one(in.of[0]) - of.shift;
+
+        sum[0] += v;
+        sum[1] += v * v;
+    }
+};
+
 template <class R> struct statistics {
     size_t channels;
     double eps, momentum;
     R *running_mean, *running_var, *mean, *inv_std;
 
-    /* Of n values with these sums. */
-    __device__ __forceinline__ void one(size_t c, double n, double of_x, double of_squares) const
+    /* Of n values with these sums of x - shift. */
+    __device__ __forceinline__ void
+    one(size_t c, double n, double of_x, double of_squares, double shift) const
     {
         double m = of_x / n, var = of_squares / n - m * m;
 
         var = var < 0 ? 0 : var; /* by rounding; NaN stays */
+        m += shift;
         mean[c] = (R)m;
         inv_std[c] = (R)(1 / sqrt(var + eps));
         if (running_mean) {
@@ -75,14 +109,14 @@ template <class R> struct statistics {
 /* sums: NULL in evaluation. */
 template <class R>
 __global__ void __launch_bounds__(PL_BATCHNORM_THREADS)
-    statistics_kernel(statistics<R> s, const double *sums)
+    statistics_kernel(statistics<R> s, const double *sums, const double *shift)
 {
     size_t c = (size_t)blockIdx.x * PL_BATCHNORM_THREADS + threadIdx.x;
 
     if (c >= s.channels)
         return;
     if (sums) {
-        s.one(c, sums[0], sums[1 + c], sums[1 + s.channels + c]);
+        s.one(c, sums[0], sums[1 + c], sums[1 + s.channels + c], shift ? shift[c] : 0);
         return;
     }
     s.mean[c] = s.running_mean[c];
@@ -99,7 +133,7 @@ template <class R> struct statistics_to {
     {
         sums.one(c, sum);
         if (alone)
-            of.one(c, (double)sums.values, sum[0], sum[1]);
+            of.one(c, (double)sums.values, sum[0], sum[1], 0);
     }
 };
 
@@ -393,6 +427,10 @@ template <class X, class Y, class G, int V, bool COLUMNS> struct passes {
     {
         typedef channels_to<statistics_to<R>, COLUMNS ? V : 1> to;
 
+        if (a->shift)
+            return by_channel<1, COLUMNS>(
+                a, differences<X, COLUMNS>{(const X *)a->x, a->shift, places<1, COLUMNS>(a)},
+                channels_to<moments_to, 1>{{a->sums, a->batch * a->inner, a->channels}});
         by_channel<V, COLUMNS>(
             a, moments<X, V, COLUMNS>{(const X *)a->x, places<V, COLUMNS>(a)},
             to{{{a->sums, a->batch * a->inner, a->channels}, statistics_of<R>(a), a->alone}});
@@ -539,7 +577,7 @@ template <class T> void batchnorm_forward(const struct pl_batchnorm_args *a)
     if (a->channels && !(a->alone && a->training))
         PL_LAUNCH((statistics_kernel<R>), ceil_div(a->channels, PL_BATCHNORM_THREADS),
                   PL_BATCHNORM_THREADS, 0, statistics_of<R>(a),
-                  (const double *)(a->training ? a->sums : NULL));
+                  (const double *)(a->training ? a->sums : NULL), a->shift);
     typed<T>::run(FORWARD, a, NULL);
 }
 

@@ -35,7 +35,7 @@ void PL_REF(batchnorm_sums)(const struct pl_batchnorm_args *a)
         double sum = 0, squares = 0;
 
         for (size_t k = 0; k < a->batch * a->inner; k++) {
-            double v = get(a, a->x_half, a->x, index_of(a, c, k));
+            double v = get(a, a->x_half, a->x, index_of(a, c, k)) - (a->shift ? a->shift[c] : 0);
 
             sum += v;
             squares += v * v;
@@ -75,6 +75,7 @@ static void statistics(const struct pl_batchnorm_args *a, size_t c)
     var = a->sums[1 + a->channels + c] / n - m * m;
     if (a->alone && (PL_REF_F64 || pl_batchnorm_lost(n, m, var)))
         var = variance_of(a, c, m, n);
+    m += a->shift ? a->shift[c] : 0;
     var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (real)m;
     inv_std[c] = (real)(1 / sqrt(var + a->eps));

@@ -64,6 +64,8 @@ plume_tensor *fit_forward(struct plume_context *pl, const struct plume_batch *ba
     struct fit_net *net = pl->state;
     plume_tensor *x = batch->field[0];
 
+    if (fit_current->far)
+        x = plume_scale(pl, x, 16, 0x1p24 - 17);
     if (fit_current->norm)
         x = plume_batchnorm(pl, x, net->bn[0], net->bn[1], net->bn[2], net->bn[3], 0, 0,
                             PLUME_IDENTITY);

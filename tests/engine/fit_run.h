@@ -16,6 +16,7 @@ struct fit_run {
     struct pl_train_options options;
     char hparams[4][32];
     bool norm;   /* the rows of the images are normalised as channels */
+    bool far;    /* and are whole numbers just below 2^24 */
     bool uneven; /* rank 1 has the validation data only */
     bool few;    /* validation has one sample */
     bool drop;   /* the loss depends on dropout alone */

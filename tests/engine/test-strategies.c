@@ -320,6 +320,24 @@ static void test_batch_norm_over_ranks(void **state)
     assert_non_null(strstr(dp->error, "between ranks, not between the devices"));
 }
 
+/* The squares of such numbers lose the variance in sums of f64, too: a GPU alone does lose it. */
+static void test_batch_norm_over_ranks_far_from_0(void **state)
+{
+    bool gpu = getenv("PLUME_TEST_GPU");
+
+    for (unsigned ranks = gpu ? 4 : 2; ranks <= 4; ranks += 2) {
+        struct fit_run *whole =
+            gpu ? norm_run(PL_STRATEGY_DDP, "16", true) : norm_run(PL_STRATEGY_AUTO, "32", false);
+        struct fit_run *sync = norm_run(PL_STRATEGY_DDP, ranks == 2 ? "16" : "8", true);
+
+        whole->far = sync->far = true;
+        fit_go(whole, gpu ? 2 : 1, 0);
+        fit_go(sync, ranks, ranks / 2);
+        fit_assert_good(sync);
+        assert_true(fit_distance(sync, whole) < 1e-5);
+    }
+}
+
 /* Rank 1 has a loss for every other batch only. */
 static int
 skip_some(struct plume_context *pl, const struct plume_batch *batch, plume_tensor **ret_loss)
@@ -493,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_dp_repeats_bitwise),
         cmocka_unit_test(test_ddp2_is_ddp_of_nodes),
         cmocka_unit_test(test_batch_norm_over_ranks),
+        cmocka_unit_test(test_batch_norm_over_ranks_far_from_0),
         cmocka_unit_test(test_sharded_is_ddp),
         cmocka_unit_test(test_sharded_gradients_accumulate),
         cmocka_unit_test(test_outputs_are_checked),

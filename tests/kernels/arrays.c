@@ -115,6 +115,7 @@ ARRAYS_DECLARE(batchnorm)
     IN(w, a->channels), IN(b, a->channels);
     RAW(sums, 1 + 2 * a->channels, "batchnorm_sums");
     RAW(back_sums, 1 + 2 * a->channels, "batchnorm_back_sums");
+    RAW(shift, a->channels, NULL);
     STAT(running_mean, a->channels, NULL), STAT(running_var, a->channels, NULL);
     STAT(mean, a->channels, by), STAT(inv_std, a->channels, by);
     STAT(factors, PL_BATCHNORM_FACTORS * a->channels, "batchnorm_back_sums");

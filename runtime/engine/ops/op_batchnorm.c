@@ -3,6 +3,8 @@
 #include "runtime/engine/ops/op_private.h"
 #include "runtime/engine/ops/partial.h"
 
+#include <math.h>
+
 /* batchnorm: in = x, weight, bias, running mean, running variance; i[0] = relu; f[0] = eps, f[1] =
  * momentum; saved has mean and inv_std, scratch the sums and the
  * factors made of them */
@@ -85,11 +87,48 @@ static void meet(const struct pl_call *c, double *sums, size_t channels)
     pl_device_unmap(&map);
 }
 
+/* True if the ranks' sums have lost a variance, in f64 always: their means are in `shift` then. All
+ * ranks have the same sums, and find the same. */
+static bool have_lost(const struct pl_call *c, double *sums, double *shift, size_t channels)
+{
+    struct pl_tape *tape = (struct pl_tape *)c->tape;
+    bool lost = c->k->real == PL_REAL_F64;
+    struct pl_device_map of = {0}, to = {0};
+    const double *all;
+
+    tape->failed = pl_device_map(tape->dev, sums, (1 + 2 * channels) * sizeof(*sums),
+                                 PL_DEVICE_READ, &of, NULL);
+    all = of.data;
+    for (size_t k = 0; !tape->failed && k < channels; k++) {
+        double m = all[1 + k] / all[0], var = all[1 + channels + k] / all[0] - m * m;
+
+        lost = lost || pl_batchnorm_lost(all[0], m, var);
+    }
+    if (!tape->failed && lost)
+        tape->failed =
+            pl_device_map(tape->dev, shift, channels * sizeof(*shift), PL_DEVICE_WRITE, &to, NULL);
+    for (size_t k = 0; !tape->failed && lost && k < channels; k++) {
+        double m = all[1 + k] / all[0];
+
+        ((double *)to.data)[k] = isfinite(m) ? m : 0;
+    }
+    pl_device_unmap(&to);
+    pl_device_unmap(&of);
+    return lost && !tape->failed;
+}
+
 static void batchnorm_forward(const struct pl_call *c)
 {
     struct pl_batchnorm_args args = batchnorm_args(c);
+    double *shift = args.factors; /* nobody has made them yet */
 
     if (args.training) {
+        c->k->batchnorm_sums(&args);
+        meet(c, args.sums, args.channels);
+    }
+    if (args.training && !args.alone && !c->tape->failed &&
+        have_lost(c, args.sums, shift, args.channels)) {
+        args.shift = shift;
         c->k->batchnorm_sums(&args);
         meet(c, args.sums, args.channels);
     }
