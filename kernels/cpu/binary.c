@@ -75,19 +75,23 @@ static void da_run(enum pl_binary op,
                    size_t step,
                    float *restrict da)
 {
-    float one = b[0];
+    const float one = b[0];
 
     if (op == PL_BINARY_ADD || op == PL_BINARY_SUB) {
         if (add)
             EACH(da[i] += dy[i]);
         else
             EACH(da[i] = dy[i]);
-    } else if (step == 0) {
-        one = op == PL_BINARY_MUL ? one : 1 / one;
+    } else if (step == 0 && op == PL_BINARY_MUL) {
         if (add)
             EACH(da[i] += dy[i] * one);
         else
             EACH(da[i] = dy[i] * one);
+    } else if (step == 0) { /* 1 / one may be infinite */
+        if (add)
+            EACH(da[i] += dy[i] / one);
+        else
+            EACH(da[i] = dy[i] / one);
     } else if (op == PL_BINARY_MUL) {
         if (add)
             EACH(da[i] += dy[i] * b[i]);
