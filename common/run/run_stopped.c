@@ -9,7 +9,9 @@
 
 static const char *text_of(int number)
 {
-    return number == SIGUSR1 ? "the program stopped at SIGUSR1" : "the program stopped at SIGUSR2";
+    return number == SIGUSR1   ? "the program stopped at SIGUSR1"
+           : number == SIGUSR2 ? "the program stopped at SIGUSR2"
+                               : "the program stopped at SIGTERM";
 }
 
 /* True if pl_run_set_stopped() has made this cause, without Slurm's word. */
@@ -28,13 +30,19 @@ int pl_run_stopped_at(const struct pl_run *run, const json_t *result, enum pl_tr
     const char *name = pl_json_string(result, "stopped");
     const json_t *cause = json_object_get(result, "cause");
     int64_t code = state == PL_TRIAL_DONE ? 0 : -1;
-    int number; /* SIGTERM is the hub's affair */
+    int number;
 
     if (!name || pl_run_is_local(run) || json_is_true(json_object_get(result, "finished")))
         return 0;
-    number = strcmp(name, "USR1") == 0 ? SIGUSR1 : strcmp(name, "USR2") == 0 ? SIGUSR2 : 0;
+    number = strcmp(name, "USR1") == 0   ? SIGUSR1
+             : strcmp(name, "USR2") == 0 ? SIGUSR2
+             : strcmp(name, "TERM") == 0 ? SIGTERM
+                                         : 0;
     if (number && is_inferred(cause, number))
         return number;
+    /* The hub sends it, too, after a failure of another rank. */
+    if (number == SIGTERM && state != PL_TRIAL_DONE)
+        return 0;
     if (state == PL_TRIAL_FAILED && pl_cause_parse(pl_json_string(cause, "kind")) == PL_CAUSE_EXIT)
         pl_json_int(cause, "exit", &code);
     for (size_t i = 0; i < PL_COUNT(obeyed); i++)

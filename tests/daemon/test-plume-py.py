@@ -4,6 +4,7 @@
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import threading
 import types
 
 import harness
-from harness import LIMIT, Lines, equal
+from harness import LIMIT, Lines, another_step, equal
 
 FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "examples", "report"))
 
@@ -205,7 +206,7 @@ def test_params(step):
             raise AssertionError(p)
 
 
-def stop_at_usr2(step, d):
+def stop_at(step, d, name):
     """A program that stops at a signal; its rank ends with 0."""
     r = step.keep(d.rank("starter", 0))
     r.expect("world")
@@ -213,9 +214,9 @@ def stop_at_usr2(step, d):
     equal(program("""
 import os, signal
 plume.should_stop()
-os.kill(os.getpid(), signal.SIGUSR2)
+os.kill(os.getpid(), signal.SIG{NAME})
 print(plume.should_stop(), plume._told, plume.should_stop())
-""", PLUME_SOCKET=d.socket, RANK="0"), "True True True\n")
+""".replace("{NAME}", name), PLUME_SOCKET=d.socket, RANK="0"), "True True True\n")
     r.exited(0)
     equal(r.expect("verdict")["code"], 0)
     equal(d.wait(), 0)
@@ -223,7 +224,7 @@ print(plume.should_stop(), plume._told, plume.should_stop())
 
 def test_who_stops_says_so(step):
     """Once, when should_stop() has said so. Of a step outside any sweep Slurm has the exit code."""
-    stop_at_usr2(step, step.start())
+    stop_at(step, step.start(), "USR2")
     result = step.result()
     equal((result["state"], result["stopped"], "finished" in result), ("done", "USR2", False))
 
@@ -234,14 +235,21 @@ def test_a_trial_that_stops_is_not_done(step):
     made = subprocess.run([plsubmit, "--no-submit", "--parsable", "--runs", step.path("runs"), "true"],
                           env=step.environment(0), timeout=LIMIT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=True)
-    trial = os.path.join(made.stdout.split(";")[1].strip(), "trial-0000")
+    for name, code in (("USR2", 140), ("TERM", 143)):
+        with another_step() as own:
+            stops(own, os.path.join(made.stdout.split(";")[1].strip(), "trial-0000"), name, code)
+
+
+def stops(step, trial, name, code):
     os.makedirs(os.path.join(trial, "attempt-0"))
-    stop_at_usr2(step, step.start(PLUME_RUN_DIR=os.path.dirname(trial), PLUME_TRIAL="0", PLUME_ATTEMPT="0"))
+    d = step.start(PLUME_RUN_DIR=os.path.dirname(trial), PLUME_TRIAL="0", PLUME_ATTEMPT="0")
+    stop_at(step, d, name)
     with open(os.path.join(trial, "result.json"), encoding="utf-8") as f:
         result = json.load(f)
-    equal((result["state"], result["stopped"], result["exit_code"]), ("cancelled", "USR2", 140))
-    equal(result["cause"], {"kind": "cancelled", "text": "the program stopped at SIGUSR2", "confidence": "inferred",
+    equal((result["state"], result["stopped"], result["exit_code"]), ("cancelled", name, code))
+    equal(result["cause"], {"kind": "cancelled", "text": f"the program stopped at SIG{name}", "confidence": "inferred",
                             "inferred": True})
+    shutil.rmtree(trial)
 
 
 def test_should_stop(step):

@@ -345,6 +345,11 @@ static void test_finish_stopped(void **state)
     static const char first[] = "\"state\":\"cancelled\",\"exit_code\":138,\"stopped\":\"USR1\","
                                 "\"cause\":{\"kind\":\"cancelled\",\"confidence\":\"inferred\","
                                 "\"text\":\"the program stopped at SIGUSR1\"}"; /* the hub's */
+    static const char term[] = "\"state\":\"done\",\"exit_code\":0,\"stopped\":\"TERM\"";
+    static const char first_term[] = "\"state\":\"cancelled\",\"exit_code\":143,"
+                                     "\"stopped\":\"TERM\",\"cause\":{\"kind\":\"cancelled\","
+                                     "\"confidence\":\"inferred\","
+                                     "\"text\":\"the program stopped at SIGTERM\"}";
     static const char near[] = "echo JobState=RUNNING RunTime=01:58:00 TimeLimit=02:00:00";
 
     signal_option = "USR1@60";
@@ -367,6 +372,16 @@ static void test_finish_stopped(void **state)
     stopped_with(first, near, 138, "cancelled", "cancelled");
     stopped_with(good, near, 138, "cancelled", "cancelled");
     stopped_with(good, "exit 1", 138, "cancelled", "cancelled");
+    /* SIGTERM, of --signal or of somebody: the job runs on, and the hub has no cause. */
+    signal_option = "TERM@60";
+    stopped_with(term, near, 143, "timed-out", "timeout");
+    stopped_with(first_term, near, 143, "timed-out", "timeout");
+    signal_option = NULL;
+    stopped_with(term, near, 143, "cancelled", "cancelled");
+    /* The hub has sent it, after the failure of another rank. */
+    stopped_with("\"state\":\"failed\",\"exit_code\":130,\"stopped\":\"TERM\","
+                 "\"cause\":{\"kind\":\"exit\",\"exit\":130,\"rank\":1}",
+                 near, 130, "failed", "exit");
     /* The run reported that it is complete; it failed by itself; the hub knows the cause. */
     signal_option = "USR1@60";
     stopped_with("\"state\":\"done\",\"stopped\":\"USR1\",\"finished\":true", near, 0, "done",
@@ -380,7 +395,6 @@ static void test_finish_stopped(void **state)
     stopped_with("\"state\":\"preempted\",\"exit_code\":143,\"stopped\":\"USR1\","
                  "\"cause\":{\"kind\":\"preempted\"}",
                  near, 143, "preempted", "preempted");
-    stopped_with("\"state\":\"done\",\"exit_code\":0,\"stopped\":\"TERM\"", near, 0, "done", NULL);
     stopped_with("\"state\":\"done\",\"exit_code\":0", near, 0, "done", NULL);
     signal_option = NULL;
 }
