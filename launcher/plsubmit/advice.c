@@ -38,7 +38,7 @@ ask_start(const struct pl_run *run, const struct pl_chunk *chunk, struct pl_chil
     return true;
 }
 
-/* False: the controller was away. *ret is NULL without a warning. */
+/* False: the controller takes no question. *ret is NULL without a warning. */
 static bool answer_start(const struct pl_run *run, struct pl_child_job *asked, char **ret)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -47,8 +47,9 @@ static bool answer_start(const struct pl_run *run, struct pl_child_job *asked, c
     *ret = NULL;
     if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0 || child.status == 0)
         return true;
-    if (pl_submit_is_no_answer(pl_buf_str(&child.err)))
-        return false;
+    if (pl_submit_is_no_answer(pl_buf_str(&child.err)) ||
+        strstr(pl_buf_str(&child.err), "Resource temporarily unavailable"))
+        return false; /* away, or its queue is full: sbatch tries again, and so does the caller */
     why = line_after(pl_buf_str(&child.err), "allocation failure: ");
     if (why)
         *ret = pl_strf("Slurm cannot start the trials now: %s; they wait until it can. The reason: "
