@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/conf.h"
+#include "common/base/buf.h"
 #include "common/base/fs.h"
 
 #include <dlfcn.h>
@@ -83,15 +84,26 @@ char *pl_conf_scontrol(const struct pl_spank_conf *conf)
     return strdup("");
 }
 
-int pl_conf_namespace(const struct pl_spank_conf *conf, uint32_t job_id, char **ret)
+int pl_conf_namespace(const struct pl_spank_conf *conf,
+                      uint32_t job_id,
+                      const char *node,
+                      char **ret)
 {
-    const char *number = conf->namespace ? strstr(conf->namespace, "%j") : NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf path = {0};
+    int r = 0;
 
     *ret = NULL;
     if (!conf->namespace)
         return 0;
-    *ret = number ? pl_strf("%.*s%" PRIu32 "%s", (int)(number - conf->namespace), conf->namespace,
-                            job_id, number + 2)
-                  : strdup(conf->namespace);
+    for (const char *p = conf->namespace; *p && r == 0; p++) {
+        bool job = strncmp(p, "%j", 2) == 0, name = strncmp(p, "%n", 2) == 0;
+
+        r = job    ? pl_buf_addf(&path, "%" PRIu32, job_id)
+            : name ? pl_buf_adds(&path, node)
+                   : pl_buf_addc(&path, *p);
+        p += job || name;
+    }
+    if (r == 0)
+        *ret = strdup(pl_buf_str(&path));
     return *ret ? 0 : -ENOMEM;
 }

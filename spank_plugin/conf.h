@@ -11,7 +11,7 @@ struct pl_spank_conf {
     const char *plrund;      /* borrowed from argv; NULL where not given */
     const char *runtime_dir; /* the same: below it each user gets a folder for his sockets */
     const char *scontrol;    /* the same */
-    const char *namespace;   /* the same; %j is the job's number */
+    const char *namespace;   /* the same; %j is the job's number, %n the node's name */
 };
 
 /* Reads plrund=, runtime_dir=, scontrol= and mount_namespace=, each with an absolute path. -EINVAL
@@ -29,7 +29,11 @@ char *pl_conf_plrund(const struct pl_spank_conf *conf);
  * "" if there is none; NULL when out of memory. */
 char *pl_conf_scontrol(const struct pl_spank_conf *conf);
 
-/* The file of the job's mount namespace. *ret is NULL if none is configured. -ENOMEM. */
-int pl_conf_namespace(const struct pl_spank_conf *conf, uint32_t job_id, char **ret);
+/* The file of the job's mount namespace on this node. *ret is NULL if none is configured. -ENOMEM.
+ */
+int pl_conf_namespace(const struct pl_spank_conf *conf,
+                      uint32_t job_id,
+                      const char *node,
+                      char **ret);
 
 #endif

@@ -149,7 +149,7 @@ static int start_daemon(spank_t spank, struct pl_error *err)
     facts.scontrol = scontrol;
     user.runtime_dir = self.conf.runtime_dir;
     r = read_facts(spank, &facts, err);
-    if (r == 0 && pl_conf_namespace(&self.conf, facts.job_id, &namespace) < 0)
+    if (r == 0 && pl_conf_namespace(&self.conf, facts.job_id, node_name(), &namespace) < 0)
         r = pl_error_nomem(err);
     user.namespace = namespace;
     self.n_tasks = facts.local_ntasks;

@@ -36,7 +36,7 @@ static int read_conf(const char *plrund, char **path, char **scontrol, struct pl
     snprintf(word, sizeof(word), "plrund=%s", plrund);
     r = pl_conf_parse(&conf, 1, words, err);
     conf.namespace = "/run/%j/.ns";
-    if (r == 0 && (r = pl_conf_namespace(&conf, 1, &namespace)) < 0)
+    if (r == 0 && (r = pl_conf_namespace(&conf, 1, "n1", &namespace)) < 0)
         pl_error_set(err, r, "out of memory");
     free(namespace);
     if (r < 0)

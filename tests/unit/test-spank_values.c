@@ -107,6 +107,27 @@ static void test_conf(void **state)
     free(path);
 }
 
+static void test_conf_namespace(void **state)
+{
+    static const char *const cases[][2] = {
+        {"mount_namespace=/local/%j/.ns", "/local/17/.ns"},
+        {"mount_namespace=/local/%n/%j/.ns", "/local/n04/17/.ns"},
+        {"mount_namespace=/l/%j-%n-%j/%h/%", "/l/17-n04-17/%h/%"},
+        {"mount_namespace=/run/ns", "/run/ns"},
+    };
+    struct pl_error err = {0};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_spank_conf conf = {0};
+        _cleanup_free_ char *text = strdup(cases[i][0]), *path = NULL;
+        char *argv[] = {text};
+
+        assert_int_equal(pl_conf_parse(&conf, 1, argv, &err), 0);
+        assert_int_equal(pl_conf_namespace(&conf, 17, "n04", &path), 0);
+        assert_string_equal(path, cases[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +136,7 @@ int main(void)
         cmocka_unit_test(test_metric_add_last_wins),
         cmocka_unit_test(test_make_printable),
         cmocka_unit_test(test_conf),
+        cmocka_unit_test(test_conf_namespace),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

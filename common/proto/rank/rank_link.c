@@ -136,6 +136,22 @@ static int check_peer(int fd, const char *path, struct pl_error *err)
     return 0;
 }
 
+/* Under the plugin the daemon is outside of the task's mount namespace. */
+static int no_daemon(const char *path, struct pl_error *err)
+{
+    const char *name = strrchr(path, '/');
+    _cleanup_free_ char *dir = name ? strndup(path, (size_t)(name - path)) : NULL;
+
+    if (!dir || !*dir || access(dir, F_OK) == 0 || errno != ENOENT)
+        return pl_error_set(err, -ETIMEDOUT, "no node daemon at '%s'", path);
+    return pl_error_set(
+        err, -ETIMEDOUT,
+        "no node daemon at '%s': this process does not see the folder. If jobs have "
+        "a /tmp of their own, the administrator sets 'runtime_dir', see "
+        "spank_plume(8); or use 'srun plrun' instead of 'srun --plume'",
+        path);
+}
+
 int pl_rank_link_open(struct pl_rank_link *link,
                       const char *path,
                       unsigned timeout_ms,
@@ -166,7 +182,7 @@ int pl_rank_link_open(struct pl_rank_link *link,
         if (r != -ENOENT && r != -ECONNREFUSED && r != -EAGAIN && r != -EINTR)
             return pl_error_errno(err, r, "cannot connect to the node daemon at '%s'", path);
         if (waited_ns >= (uint64_t)timeout_ms * 1000000u)
-            return pl_error_set(err, -ETIMEDOUT, "no node daemon at '%s'", path);
+            return no_daemon(path, err);
         waited_ns += (uint64_t)pause.tv_nsec;
         nanosleep(&pause, NULL); /* a socket file has no event to wait for that is cheaper */
         if (pause.tv_nsec < 50000000)
