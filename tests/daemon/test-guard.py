@@ -77,6 +77,7 @@ def test_guard_stopped(step):
     cause = step.result()["cause"]
     equal((cause["kind"], cause["rank"], cause["exit"]), ("exit", 1, 3))
     equal([r["state"] for r in step.load("status.json")["state"]["ranks"]], ["killed", "failed"])
+    assert "SIGKILL does not end" not in d.said(), d.said()  # nobody has sent it to that rank
 
 
 def test_owner_gone(step):
