@@ -54,8 +54,8 @@ void pl_hub_finish(struct pl_hub *hub)
             pl_hub_event(hub, json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank,
                                         "state", pl_rank_state_name(PL_RANK_LOST)));
         }
-    pl_hub_event(
-        hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended", pl_wall_s()));
+    pl_hub_event(hub, json_pack("{s:s, s:s, s:f}", "type", "state", "state", state, "ended",
+                                pl_hub_wall_s(hub)));
     hub->state = PL_HUB_FINISHED;
     pl_limit_start(&hub->written_limit, pl_env_ms(PL_ENV_PLUME_DISK_LIMIT));
     pl_hub_write_end(hub, tell_end);

@@ -401,6 +401,7 @@ static struct pl_hub *new_hub(const struct pl_slurm_step *step)
     hub->events = hub->metrics = (struct pl_log_queue)PL_LOG_QUEUE_INIT;
     hub->root = hub->first_done.rank = -1;
     hub->started = pl_wall_s();
+    hub->started_ns = pl_now_ns();
     hub->tick_ns = pl_now_ns();
     pl_strangers_init(&hub->strangers);
     pl_net_reachable_address(step->launch_addr, hub->own_addr, sizeof(hub->own_addr));

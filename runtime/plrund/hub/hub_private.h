@@ -184,7 +184,8 @@ struct pl_hub {
     size_t metrics_share;         /* bytes for metrics of each attempt before */
     struct pl_hub_tidy *tidy;     /* NULL = done */
     struct pl_hub_status *status; /* the work of status.json; NULL = none was written yet */
-    double started;
+    double started;               /* by the wall clock; pl_hub_wall_s() */
+    uint64_t started_ns;          /* the same moment by the monotonic clock */
 
     uint64_t tick_ns;         /* time of the last tick */
     uv_prepare_t before_wait; /* the loop is about to wait: it hands over the log */
@@ -251,6 +252,11 @@ bool pl_hub_log_is_open(const struct pl_hub *hub);
 void pl_hub_close_log(struct pl_hub *hub);
 /* Applies an event, sends it to watchers and appends it to the log; consumed. */
 void pl_hub_event(struct pl_hub *hub, json_t *event);
+
+/* The time for an attempt's files: the wall clock's at the hub's start, and what has passed since
+ * by the monotonic clock. The order of events and durations stay right when somebody sets the
+ * clock. */
+double pl_hub_wall_s(const struct pl_hub *hub);
 /* Replaces status.json, unless the one before is still being written. */
 void pl_hub_write_status(struct pl_hub *hub);
 /* The text of status.json; false: no memory. */

@@ -221,6 +221,11 @@ static bool is_values(const char *type)
     return strcmp(type, "metrics") == 0 || strcmp(type, "gpus") == 0;
 }
 
+double pl_hub_wall_s(const struct pl_hub *hub)
+{
+    return hub->started + (double)(pl_now_ns() - hub->started_ns) / 1e9;
+}
+
 static void apply(struct pl_hub *hub, json_t *event)
 {
     const char *type = pl_json_string(event, "type");
@@ -229,7 +234,7 @@ static void apply(struct pl_hub *hub, json_t *event)
     if (!type || !is_values(type))
         pl_hub_forget_snapshot(hub);
     json_object_set_new(event, "seq", json_integer(++hub->seq));
-    json_object_set_new(event, "t", json_real(pl_wall_s()));
+    json_object_set_new(event, "t", json_real(pl_hub_wall_s(hub)));
     if (pl_run_state_apply(hub->doc, event, &err) < 0)
         pl_log_warn("run", "%s", pl_error_text(&err));
 }
@@ -389,7 +394,7 @@ bool pl_hub_status_text(const struct pl_hub *hub, struct pl_buf *ret)
 {
     const struct pl_slurm_step *s = hub->step;
     _cleanup_(json_decrefp) json_t *o = json_pack("{s:s, s:f, s:O}", "schema", "plume-status/1",
-                                                  "time", pl_wall_s(), "state", hub->doc);
+                                                  "time", pl_hub_wall_s(hub), "state", hub->doc);
 
     if (o && hub->state != PL_HUB_FINISHED)
         json_object_set_new(o, "hub",

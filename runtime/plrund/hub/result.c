@@ -198,7 +198,7 @@ static json_t *make_result(struct pl_hub *hub, enum pl_trial_state *ret_state)
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:i, s:f, s:f}", "attempt", (int)s->attempt,
                        "attempts", (int)s->attempt + 1, "job", s->array, "job_id", s->id.job,
                        "world_size", (int)s->ntasks, "exit_code", exit_code(hub), "started",
-                       hub->started, "time", pl_wall_s());
+                       hub->started, "time", pl_hub_wall_s(hub));
     if (!result)
         return NULL;
     if (s->run_dir)
