@@ -35,7 +35,7 @@ without_aslr() {
 # ---- what is being done, and how long it may still take ----
 
 # Seconds of each step on two cores; what the last run took is in build/test-times and counts more.
-declare -A STEP_S=([build]=150 [tests]=170 [asan]=180 [tsan]=60 [waiting]=5 [clusters]=250)
+declare -A STEP_S=([build]=270 [tests]=420 [asan]=400 [tsan]=75 [waiting]=5 [clusters]=250)
 STEPS=() # those of this run that have not ended
 STEP_START=
 
