@@ -232,7 +232,8 @@ static void load_last_status(const struct pl_run *run, bool whole, struct pl_tri
     json_decref(ts->doc);
     ts->doc = json_incref(json_object_get(o, "state"));
     ts->source = PL_SOURCE_STATUS;
-    ts->age_s = PL_MAX(0, pl_wall_s() - json_number_value(json_object_get(o, "time")));
+    ts->age_s =
+        PL_MAX(0, pl_wall_s() - pl_trial_number(o, "written", pl_trial_number(o, "time", 0)));
 }
 
 /* The log of the result's attempt lacks lines for which the disk had no room. */

@@ -63,8 +63,9 @@ struct pl_trial_status {
     double started_s, ended_s;        /* 0: not known */
     /* set by pl_trial_status_read() for pl_trial_status_resolve() */
     struct pl_hub_query *query;
-    json_t *live; /* "state" of status.json, while the trial has no result */
-    double live_s;
+    json_t *live;     /* "state" of status.json, while the trial has no result */
+    double live_s;    /* by the clock of the attempt's start; for durations */
+    double written_s; /* the same moment, by the clock as it was set then; for its age */
     bool claimed, submitted;
     bool cancelled;  /* plsubmit --cancel or --max-fail took it from its array */
     unsigned retry;  /* number of the retry that submitted the array; 0: none */

@@ -193,6 +193,7 @@ static int read_live(const struct pl_run *run, struct pl_trial_status *ts, struc
         return 0;
     }
     ts->live_s = pl_trial_number(o, "time", 0);
+    ts->written_s = pl_trial_number(o, "written", ts->live_s);
     if (ts->live_s + CLOCK_SLACK_S < ts->claim_s ||
         pl_trial_int(json_object_get(o, "state"), "attempt", ts->attempts - 1) + 1 < ts->attempts)
         return 0; /* from the attempt before: the new hub has not written yet */

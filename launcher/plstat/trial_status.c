@@ -349,7 +349,7 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
         json_decref(ts->doc);
         ts->doc = json_incref(ts->live);
         ts->source = PL_SOURCE_STATUS;
-        ts->age_s = PL_MAX(0, pl_wall_s() - ts->live_s);
+        ts->age_s = PL_MAX(0, pl_wall_s() - ts->written_s);
     }
     if (!ts->cause) {
         const json_t *from = ts->result ? ts->result : ts->doc;

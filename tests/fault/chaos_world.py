@@ -558,6 +558,8 @@ def clocks_jump(c):
     result = c.load("result.json")
     took = result["time"] - result["started"]
     need(0 <= took <= time.monotonic() - began, f"the result has {took} s from start to end")
+    status = c.load("status.json")
+    need(0 <= status["time"] - result["started"] <= took + 60 and status["written"], f"status.json: {status}")
     times = [e["t"] for e in c.events() if "t" in e]
     need(times == sorted(times), f"times of events go back: {times}")
 

@@ -150,6 +150,29 @@ static void test_collect_hub_gone(void **state)
     pl_notes_finish(&notes);
 }
 
+/* Somebody has set the clock of the hub's node by an hour: the state is as old as it is. */
+static void test_the_age_of_a_state_when_the_clock_was_set(void **state)
+{
+    _cleanup_free_ char *path = pl_path_join(runs, "live/trial-0000/status.json");
+    _cleanup_(json_decrefp) json_t *status = NULL, *old = NULL;
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+    struct pl_run_status *s;
+
+    assert_int_equal(pl_json_load_file(path, 1 << 20, &status, NULL), 0);
+    old = json_deep_copy(status);
+    json_object_set_new(status, "written", json_real(pl_wall_s() - 40));
+    assert_int_equal(json_dump_file(status, path, 0), 0);
+    s = collect("live", 0, &view, &notes, &run);
+    assert_int_equal(s->trials[0].source, PL_SOURCE_STATUS);
+    assert_in_range((long)s->trials[0].age_s, 39, 1000);
+    assert_int_equal((long)pl_trial_status_until(&s->trials[0]), 1700000030);
+    assert_int_equal(json_dump_file(old, path, 0), 0);
+    pl_run_status_destroy(s);
+    pl_notes_finish(&notes);
+}
+
 /* Whoever may write to a run folder could have the user's key greet an address of his. */
 static void test_collect_keeps_the_users_key_from_foreign_folders(void **state)
 {
@@ -250,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_collect_lost),
         cmocka_unit_test(test_collect_new_on_a_slow_server),
         cmocka_unit_test(test_collect_hub_gone),
+        cmocka_unit_test(test_the_age_of_a_state_when_the_clock_was_set),
         cmocka_unit_test(test_collect_keeps_the_users_key_from_foreign_folders),
         cmocka_unit_test(test_collect_hub_ends_meanwhile),
         cmocka_unit_test(test_collect_step),

@@ -393,8 +393,9 @@ static void status_done(struct pl_disk_job *job)
 bool pl_hub_status_text(const struct pl_hub *hub, struct pl_buf *ret)
 {
     const struct pl_slurm_step *s = hub->step;
-    _cleanup_(json_decrefp) json_t *o = json_pack("{s:s, s:f, s:O}", "schema", "plume-status/1",
-                                                  "time", pl_hub_wall_s(hub), "state", hub->doc);
+    _cleanup_(json_decrefp) json_t *o =
+        json_pack("{s:s, s:f, s:f, s:O}", "schema", "plume-status/1", "time", pl_hub_wall_s(hub),
+                  "written", pl_wall_s(), "state", hub->doc);
 
     if (o && hub->state != PL_HUB_FINISHED)
         json_object_set_new(o, "hub",
