@@ -206,11 +206,13 @@ def test_params(step):
             raise AssertionError(p)
 
 
-def stop_at(step, d, name):
-    """A program that stops at a signal; its rank ends with 0."""
+def stop_at(step, d, name, outside=True):
+    """A program that stops at a signal, which its plrun gets, too, if it comes from outside; its rank ends with 0."""
     r = step.keep(d.rank("starter", 0))
     r.expect("world")
     r.send(type="spawned", pid=os.getpid())
+    if outside:
+        r.send(type="signalled", signal=int(getattr(signal, f"SIG{name}")))
     equal(program("""
 import os, signal
 plume.should_stop()
@@ -229,27 +231,42 @@ def test_who_stops_says_so(step):
     equal((result["state"], result["stopped"], "finished" in result), ("done", "USR2", False))
 
 
-def test_a_trial_that_stops_is_not_done(step):
-    """Nor for a moment: plsubmit --wait reads the first result, and a full disk takes no other."""
+def new_trial(step):
+    """The folder of a trial that has not begun."""
     plsubmit = os.path.join(os.path.dirname(harness.PLRUND), "plsubmit")
     made = subprocess.run([plsubmit, "--no-submit", "--parsable", "--runs", step.path("runs"), "true"],
                           env=step.environment(0), timeout=LIMIT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=True)
-    for name, code in (("USR2", 140), ("TERM", 143)):
-        with another_step() as own:
-            stops(own, os.path.join(made.stdout.split(";")[1].strip(), "trial-0000"), name, code)
+    return os.path.join(made.stdout.split(";")[1].strip(), "trial-0000")
 
 
-def stops(step, trial, name, code):
+def stopped(step, trial, name, outside=True):
+    """The trial's result."""
     os.makedirs(os.path.join(trial, "attempt-0"))
+    step.scontrol(harness.record())
     d = step.start(PLUME_RUN_DIR=os.path.dirname(trial), PLUME_TRIAL="0", PLUME_ATTEMPT="0")
-    stop_at(step, d, name)
+    stop_at(step, d, name, outside)
     with open(os.path.join(trial, "result.json"), encoding="utf-8") as f:
         result = json.load(f)
-    equal((result["state"], result["stopped"], result["exit_code"]), ("cancelled", name, code))
-    equal(result["cause"], {"kind": "cancelled", "text": f"the program stopped at SIG{name}", "confidence": "inferred",
-                            "inferred": True})
     shutil.rmtree(trial)
+    return result
+
+
+def test_a_trial_that_stops_is_not_done(step):
+    """Nor for a moment: plsubmit --wait reads the first result, and a full disk takes no other."""
+    trial = new_trial(step)
+    for name, code in (("USR2", 140), ("TERM", 143)):
+        with another_step() as own:
+            result = stopped(own, trial, name)
+        equal((result["state"], result["stopped"], result["exit_code"]), ("cancelled", name, code))
+        equal(result["cause"], {"kind": "cancelled", "text": f"the program stopped at SIG{name}", "confidence": "inferred",
+                                "inferred": True})
+
+
+def test_a_sigterm_from_inside_stops_no_trial(step):
+    """torchrun sends it to the workers that are left, before it starts all of them again; a program to its helper."""
+    result = stopped(step, new_trial(step), "TERM", outside=False)
+    equal((result["state"], result["exit_code"], "stopped" in result, "cause" in result), ("done", 0, False, False))
 
 
 def test_should_stop(step):

@@ -313,6 +313,7 @@ static void on_signalled(struct pl_hub *hub, const struct pl_msg_node_signalled 
 {
     if (m->signal != SIGTERM && m->signal != SIGINT)
         return;
+    hub->got_sigterm |= m->signal == SIGTERM;
     if (hub->terminated)
         pl_hub_terminated_again(hub);
     else

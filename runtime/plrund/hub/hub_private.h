@@ -133,6 +133,7 @@ struct pl_hub {
     struct pl_hub_done first_done; /* the earliest; it may explain failures that are echoes */
     int terminated;                /* a signal that the step got from outside, 0 = none */
     uint64_t terminated_ns;        /* the last one came */
+    bool got_sigterm;              /* one of them was SIGTERM */
     bool signalled_late;           /* one came after a failure of a rank's own */
     bool may_have_obeyed;          /* a rank that handles such signals has ended with 0 */
     enum pl_slurm_question question;

@@ -24,6 +24,24 @@ static json_t *find_fact(json_t *doc, const char *key)
     return NULL;
 }
 
+/* The signal at which the program says that it has stopped. A SIGTERM from inside the step stops no
+ * trial: torchrun sends one to workers that it starts again, and a program to its own helpers. Under
+ * the plugin nobody but the ranks gets the step's signals. */
+static json_t *find_stopped(const struct pl_hub *hub)
+{
+    bool outside = hub->got_sigterm || hub->step->plugin;
+    json_t *rank;
+    size_t i;
+
+    json_array_foreach (json_object_get(hub->doc, "ranks"), i, rank) {
+        json_t *v = json_object_get(json_object_get(rank, "facts"), "stopped");
+
+        if (v && (outside || strcmp(json_string_value(v), "TERM") != 0))
+            return v;
+    }
+    return NULL;
+}
+
 /* The sweep's objective, else what the program names: "max:NAME" or "min:NAME". */
 static void add_objective(struct pl_hub *hub, json_t *result)
 {
@@ -210,8 +228,8 @@ static json_t *make_result(struct pl_hub *hub, enum pl_trial_state *ret_state)
     add_objective(hub, result);
     if (find_fact(hub->doc, "finished"))
         json_object_set_new(result, "finished", json_true());
-    if (find_fact(hub->doc, "stopped"))
-        json_object_set(result, "stopped", find_fact(hub->doc, "stopped"));
+    if (find_stopped(hub))
+        json_object_set(result, "stopped", find_stopped(hub));
     /* Of another step nobody asks Slurm, and Slurm has its exit code. */
     stopped = s->run_dir ? pl_run_stopped_at(hub->run, result, *ret_state) : 0;
     if (stopped && pl_run_set_stopped(result, stopped, PL_CAUSE_CANCELLED, PL_CONFIDENCE_INFERRED,
