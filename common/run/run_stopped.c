@@ -5,13 +5,51 @@
 #include "common/run/run_state.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <strings.h>
+
+static const struct {
+    int number;
+    const char *name, *text;
+} signals[] = {
+    {SIGUSR1, "USR1", "the program stopped at SIGUSR1"},
+    {SIGUSR2, "USR2", "the program stopped at SIGUSR2"},
+    {SIGTERM, "TERM", "the program stopped at SIGTERM"},
+};
 
 static const char *text_of(int number)
 {
-    return number == SIGUSR1   ? "the program stopped at SIGUSR1"
-           : number == SIGUSR2 ? "the program stopped at SIGUSR2"
-                               : "the program stopped at SIGTERM";
+    size_t i = 0;
+
+    while (i + 1 < PL_COUNT(signals) && signals[i].number != number)
+        i++;
+    return signals[i].text;
+}
+
+int pl_run_stop_signal(const char *name, size_t len)
+{
+    size_t skip = len > 3 && strncasecmp(name, "SIG", 3) == 0 ? 3 : 0;
+    char number[16];
+
+    for (size_t i = 0; i < PL_COUNT(signals); i++) {
+        snprintf(number, sizeof(number), "%d", signals[i].number);
+        if ((strlen(signals[i].name) == len - skip &&
+             strncasecmp(signals[i].name, name + skip, len - skip) == 0) ||
+            (strlen(number) == len && memcmp(number, name, len) == 0))
+            return signals[i].number;
+    }
+    return 0;
+}
+
+/* The signal at which the program says that it has stopped before its work was done; 0 = none. */
+static int said(const struct pl_run *run, const json_t *result)
+{
+    const char *name = pl_json_string(result, "stopped");
+
+    if (!name || pl_run_is_local(run) || json_is_true(json_object_get(result, "finished")))
+        return 0;
+    return pl_run_stop_signal(name, strlen(name));
 }
 
 /* True if pl_run_set_stopped() has made this cause, without Slurm's word. */
@@ -27,17 +65,10 @@ static bool is_inferred(const json_t *cause, int number)
 int pl_run_stopped_at(const struct pl_run *run, const json_t *result, enum pl_trial_state state)
 {
     static const int obeyed[] = {0, 128 + SIGINT, 128 + SIGUSR1, 128 + SIGUSR2}; /* exit codes */
-    const char *name = pl_json_string(result, "stopped");
     const json_t *cause = json_object_get(result, "cause");
     int64_t code = state == PL_TRIAL_DONE ? 0 : -1;
-    int number;
+    int number = said(run, result);
 
-    if (!name || pl_run_is_local(run) || json_is_true(json_object_get(result, "finished")))
-        return 0;
-    number = strcmp(name, "USR1") == 0   ? SIGUSR1
-             : strcmp(name, "USR2") == 0 ? SIGUSR2
-             : strcmp(name, "TERM") == 0 ? SIGTERM
-                                         : 0;
     if (number && is_inferred(cause, number))
         return number;
     /* The hub sends it, too, after a failure of another rank. */
@@ -49,6 +80,21 @@ int pl_run_stopped_at(const struct pl_run *run, const json_t *result, enum pl_tr
         if (code == obeyed[i])
             return number;
     return 0;
+}
+
+bool pl_run_stopped_at_term(const struct pl_run *run,
+                            const json_t *result,
+                            enum pl_trial_state state)
+{
+    const json_t *cause = json_object_get(result, "cause");
+    const char *confidence = pl_json_string(cause, "confidence");
+    int64_t code;
+
+    return said(run, result) == SIGTERM && state == PL_TRIAL_CANCELLED &&
+           pl_cause_parse(pl_json_string(cause, "kind")) == PL_CAUSE_CANCELLED && confidence &&
+           strcmp(confidence, pl_confidence_name(PL_CONFIDENCE_ASKED)) != 0 &&
+           pl_json_int(result, "exit_code", &code) == 0 &&
+           (code == 128 + SIGINT || code == 128 + SIGTERM);
 }
 
 int pl_run_set_stopped(json_t *result,

@@ -2,13 +2,14 @@
 #include "launcher/plsubmit/start.h"
 #include "common/base/fs.h"
 #include "common/base/near.h"
+#include "common/run/run_stopped.h"
 #include "launcher/plsubmit/count.h"
 #include "launcher/plsubmit/hparams.h"
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/spec_private.h"
 
+#include <signal.h>
 #include <string.h>
-#include <strings.h>
 
 static const char *text(const struct pl_spec *spec, enum pl_spec_key key)
 {
@@ -132,13 +133,12 @@ static int add_torchrun(char *const *words, char ***list)
  * comes before the time limit. */
 static int check_save_signal(const char *value, struct pl_error *err)
 {
-    static const char *const good[] = {"USR1", "SIGUSR1", "10", "USR2", "SIGUSR2", "12"};
     const char *name = strchr(value, ':') ? strchr(value, ':') + 1 : value;
     size_t len = strcspn(name, "@");
+    int number = pl_run_stop_signal(name, len);
 
-    for (size_t i = 0; i < PL_COUNT(good); i++)
-        if (strlen(good[i]) == len && strncasecmp(good[i], name, len) == 0)
-            return 0;
+    if (number == SIGUSR1 || number == SIGUSR2)
+        return 0;
     return pl_error_set(err, -EINVAL, "--save-command runs at USR1 and USR2: write --signal USR1%s",
                         name + len);
 }

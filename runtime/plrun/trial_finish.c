@@ -250,16 +250,18 @@ await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const c
 
 /* ---- programs that stop at a signal ---- */
 
-/* Seconds before the time limit at which Slurm sends the signal of --signal; 0: it sends none. */
-static uint64_t signal_lead(const struct pl_run *run)
+/* Seconds before the time limit at which --signal has Slurm send this signal; 0: not this one. */
+static uint64_t signal_lead(const struct pl_run *run, int number)
 {
     const json_t *option = json_object_get(pl_run_options(run), "signal");
     const char *text = pl_json_string(option, "value"), *at = text ? strchr(text, '@') : NULL;
+    const char *colon = text ? strchr(text, ':') : NULL, *name = colon ? colon + 1 : text;
     int64_t seconds = SIGNAL_LEAD_S;
 
-    if (at && pl_parse_int(at + 1, 0, INT32_MAX, &seconds, NULL) < 0)
+    if (!text || pl_run_stop_signal(name, strcspn(name, "@")) != number ||
+        (at && pl_parse_int(at + 1, 0, INT32_MAX, &seconds, NULL) < 0))
         return 0;
-    return text ? (uint64_t)seconds : 0;
+    return (uint64_t)seconds;
 }
 
 /* True if the job's time limit is so near that Slurm may have sent the signal for it. */
@@ -275,26 +277,28 @@ static bool limit_is_near(const char *job, uint64_t lead_s)
 }
 
 /* Why the signal came: Slurm sends it before the time limit, or at a preemption; else somebody has
- * sent it. Where Slurm does not answer, it is the time limit's if --signal asks for one. */
-static enum pl_cause_kind why_signalled(const struct pl_run *run, enum pl_confidence *ret)
+ * sent it. Where Slurm does not answer, it is the time limit's if --signal asks for one that
+ * scancel(1) does not send by itself. */
+static enum pl_cause_kind
+why_signalled(const struct pl_run *run, int number, enum pl_confidence *ret)
 {
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
     const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
-    uint64_t lead_s = signal_lead(run);
+    uint64_t lead_s = signal_lead(run, number);
     enum pl_cause_kind kind;
     unsigned restart = 0;
     bool inferred;
 
     *ret = PL_CONFIDENCE_INFERRED;
     if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) < 0 || child.status != 0)
-        return lead_s ? PL_CAUSE_TIMEOUT : PL_CAUSE_CANCELLED;
+        return lead_s && number != SIGTERM ? PL_CAUSE_TIMEOUT : PL_CAUSE_CANCELLED;
     pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
     kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart, false, &inferred);
-    if (kind != PL_CAUSE_NONE && !inferred) {
+    if (kind != PL_CAUSE_NONE && !inferred)
         *ret = PL_CONFIDENCE_ASKED;
+    if (kind != PL_CAUSE_NONE) /* inferred: Slurm ends the job, and not for its time */
         return kind;
-    }
     return limit_is_near(pl_buf_str(&child.out), lead_s) ? PL_CAUSE_TIMEOUT : PL_CAUSE_CANCELLED;
 }
 
@@ -303,14 +307,17 @@ static enum pl_cause_kind why_signalled(const struct pl_run *run, enum pl_confid
 static void settle_stopped(
     const struct pl_run *run, unsigned trial, json_t *result, enum pl_trial_state *state, int *code)
 {
-    int number = pl_run_stopped_at(run, result, *state);
+    bool ended = pl_run_stopped_at_term(run, result, *state); /* what the hub says may hold */
+    int number = ended ? SIGTERM : pl_run_stopped_at(run, result, *state);
     enum pl_confidence confidence;
     enum pl_cause_kind kind;
     int64_t n;
 
     if (!number)
         return;
-    kind = why_signalled(run, &confidence);
+    kind = why_signalled(run, number, &confidence);
+    if (ended && kind == PL_CAUSE_CANCELLED)
+        return;
     if (pl_run_set_stopped(result, number, kind, confidence, state) < 0)
         return;
     if (pl_json_int(result, "exit_code", &n) == 0 && n > 0 && n <= 255)

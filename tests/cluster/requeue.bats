@@ -243,6 +243,48 @@ TXT
     [[ $(plstat why "$(job_of trains)") == *'time limit'*'the program stopped at SIGUSR1'* ]]
 }
 
+@test "who stops at the SIGTERM of --signal starts again, and who is cancelled then does not" {
+    cat >prog <<TXT
+#!/usr/bin/env python3
+import os, sys, time
+sys.dont_write_bytecode = True
+sys.path.insert(0, "$PLUME_SRC/examples/report")
+import plume
+plume.should_stop()
+plume.report(plume.attempt() * 10 + 1, loss=1)
+print(os.environ["PLUME_REASON"], flush=True)
+while plume.attempt() == 0 and not plume.should_stop():
+    time.sleep(0.05)
+sys.exit(plume.attempt() == 0 and int(sys.argv[1]))
+TXT
+    chmod +x prog
+    # Slurm sends it within the last minute, in which these are from their start.
+    submit zero -t 1 --signal TERM@60 --requeue-on timeout:1 ./prog 0
+    submit stops -t 1 --signal TERM@60 --requeue-on timeout:1 ./prog 143
+    submit trains -t 1 --signal TERM@60 --requeue-on timeout:1 pltrain --epochs 100000 mlp
+    # Slurm has not sent it to this one, though it may do so 60 s early.
+    submit cancelled -t 2 --signal TERM@60 --requeue-on timeout:1 ./prog 143
+    wait_for 60 test -s "$(run_of cancelled)/trial-0000/attempt-0/rank-0.out"
+    scancel "$(job_of cancelled)_0"
+    for name in zero stops; do
+        wait_for 60 test -s "$(run_of $name)/trial-0000/attempt-0/rank-0.out"
+    done
+    wait_for 60 grep -q '^epoch 2/' "$(run_of trains)/trial-0000/attempt-0/rank-0.out"
+    for name in zero stops trains; do
+        scancel --signal=TERM "$(job_of $name)_0" || true
+    done
+    for name in zero stops; do
+        wait_for 60 is $name 'done' 2
+        [ "$(<"$(run_of $name)/trial-0000/attempt-1/rank-0.out")" = timeout ]
+    done
+    wait_for 60 grep -q '^epoch' "$(run_of trains)/trial-0000/attempt-1/rank-0.out"
+    scancel --signal=TERM "$(job_of trains)_0" || true
+    wait_for 60 is trains timed-out 2
+    job_wait "$(job_of cancelled)"
+    wait_for 60 is cancelled cancelled 1
+    [ "$(result cancelled stopped) $(result cancelled requeued)" = 'TERM ' ]
+}
+
 # is_completing NAME: Slurm ends its job.
 is_completing() { [[ $(scontrol -o show job "$(job_of "$1")_0") == *JobState=COMPLETING* ]]; }
 

@@ -336,6 +336,11 @@ stopped_with(const char *keys, const char *record, int code, const char *state, 
     finish_with(0, code, state, kind);
 }
 
+/* The hub's keys of a program that has said that it stops at SIGTERM, with this exit code. */
+#define TERM_CAUSE(code, confidence)                                                               \
+    "\"state\":\"cancelled\",\"exit_code\":" code ",\"stopped\":\"TERM\","                         \
+    "\"cause\":{\"kind\":\"cancelled\",\"confidence\":\"" confidence "\"}"
+
 /* A run that saves and leaves at SIGUSR1 is not done: Slurm sends it before the time limit. */
 static void test_finish_stopped(void **state)
 {
@@ -351,6 +356,7 @@ static void test_finish_stopped(void **state)
                                      "\"confidence\":\"inferred\","
                                      "\"text\":\"the program stopped at SIGTERM\"}";
     static const char near[] = "echo JobState=RUNNING RunTime=01:58:00 TimeLimit=02:00:00";
+    static const char completing[] = "echo JobState=COMPLETING RunTime=01:58:00 TimeLimit=02:00:00";
 
     signal_option = "USR1@60";
     stopped_with(good, near, 138, "timed-out", "timeout");
@@ -378,6 +384,15 @@ static void test_finish_stopped(void **state)
     stopped_with(first_term, near, 143, "timed-out", "timeout");
     signal_option = NULL;
     stopped_with(term, near, 143, "cancelled", "cancelled");
+    signal_option = "USR1@3600"; /* not the signal that Slurm sends for it */
+    stopped_with(term, near, 143, "cancelled", "cancelled");
+    signal_option = "TERM@60";
+    stopped_with(good, near, 138, "cancelled", "cancelled");
+    /* Slurm ends the job: scancel sends SIGTERM, too, as long as slurmctld answers. */
+    stopped_with(term, completing, 143, "cancelled", "cancelled");
+    stopped_with(term, "exit 1", 143, "cancelled", "cancelled");
+    signal_option = "USR1@60";
+    stopped_with(good, completing, 138, "cancelled", "cancelled");
     /* The hub has sent it, after the failure of another rank. */
     stopped_with("\"state\":\"failed\",\"exit_code\":130,\"stopped\":\"TERM\","
                  "\"cause\":{\"kind\":\"exit\",\"exit\":130,\"rank\":1}",
@@ -396,6 +411,46 @@ static void test_finish_stopped(void **state)
                  "\"cause\":{\"kind\":\"preempted\"}",
                  near, 143, "preempted", "preempted");
     stopped_with("\"state\":\"done\",\"exit_code\":0", near, 0, "done", NULL);
+    signal_option = NULL;
+}
+
+/* The same of a program that exits with 130 or 143 at SIGTERM, which the hub calls cancelled. */
+static void test_finish_stopped_at_term(void **state)
+{
+    static const char near[] = "echo JobState=RUNNING RunTime=01:58:00 TimeLimit=02:00:00";
+    static const char far[] = "echo JobState=RUNNING RunTime=00:58:00 TimeLimit=02:00:00";
+    static const char completing[] = "echo JobState=COMPLETING RunTime=01:58:00 TimeLimit=02:00:00";
+    static const struct {
+        const char *option, *keys, *record;
+        int code;
+        const char *state, *kind;
+    } cases[] = {
+        {"TERM@60", TERM_CAUSE("143", "seen"), near, 143, "timed-out", "timeout"},
+        {"R:SIGTERM@60", TERM_CAUSE("130", "inferred"), near, 130, "timed-out", "timeout"},
+        {"15@60", TERM_CAUSE("143", "seen"), near, 143, "timed-out", "timeout"},
+        {"TERM@60", TERM_CAUSE("143", "seen"),
+         "echo JobState=RUNNING PreemptTime=2026-11-26T09:00:00 RunTime=00:00:05 "
+         "TimeLimit=02:00:00",
+         143, "preempted", "preempted"},
+        /* Somebody has sent it, or cancelled the job. */
+        {"TERM@60", TERM_CAUSE("143", "seen"), far, 143, "cancelled", "cancelled"},
+        {"TERM@60", TERM_CAUSE("143", "inferred"), completing, 143, "cancelled", "cancelled"},
+        {"TERM@60", TERM_CAUSE("143", "asked"), near, 143, "cancelled", "cancelled"},
+        {"TERM@60", TERM_CAUSE("143", "seen"), "exit 1", 143, "cancelled", "cancelled"},
+        {"USR1@3600", TERM_CAUSE("143", "seen"), near, 143, "cancelled", "cancelled"},
+        {NULL, TERM_CAUSE("143", "seen"), near, 143, "cancelled", "cancelled"},
+        /* It did not save and leave, or does not say so. */
+        {"TERM@60", TERM_CAUSE("1", "inferred"), near, 1, "cancelled", "cancelled"},
+        {"TERM@60",
+         "\"state\":\"cancelled\",\"exit_code\":143,"
+         "\"cause\":{\"kind\":\"cancelled\",\"confidence\":\"seen\"}",
+         near, 143, "cancelled", "cancelled"},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        signal_option = cases[i].option;
+        stopped_with(cases[i].keys, cases[i].record, cases[i].code, cases[i].state, cases[i].kind);
+    }
     signal_option = NULL;
 }
 
@@ -492,6 +547,7 @@ int main(void)
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stopped),
+        IN_RUN(test_finish_stopped_at_term),
         IN_RUN(test_finish_stopped_on_a_full_disk),
         IN_RUN(test_finish_folder_removed),
         IN_RUN(test_finish_waits_for_a_hub_that_listens),

@@ -347,6 +347,8 @@ static int interrupt(struct pl_trainer *t, struct pl_error *err)
         return r;
     if (t->interrupted == SIGUSR1)
         pl_rank_report_fact(t->report, "stopped", "USR1");
+    else if (pl_trainer_signal(t) == SIGTERM) /* not SIGINT, nor another rank's signal */
+        pl_rank_report_fact(t->report, "stopped", "TERM");
     if (path && t->interrupted == SIGUSR1 && pl_requeue(&own) < 0)
         pl_log_warn("train", "%s", pl_error_text(&own));
     return pl_error_set(err, -EINTR,

@@ -8,6 +8,7 @@
 #include "common/run/run_stopped.h"
 #include "runtime/plrund/hub/hub_private.h"
 
+#include <signal.h>
 #include <string.h>
 
 static json_t *find_fact(json_t *doc, const char *key)
@@ -25,8 +26,8 @@ static json_t *find_fact(json_t *doc, const char *key)
 }
 
 /* The signal at which the program says that it has stopped. A SIGTERM from inside the step stops no
- * trial: torchrun sends one to workers that it starts again, and a program to its own helpers. Under
- * the plugin nobody but the ranks gets the step's signals. */
+ * trial: torchrun sends one to workers that it starts again, and a program to its own helpers.
+ * Under the plugin nobody but the ranks gets the step's signals. */
 static json_t *find_stopped(const struct pl_hub *hub)
 {
     bool outside = hub->got_sigterm || hub->step->plugin;
@@ -35,8 +36,9 @@ static json_t *find_stopped(const struct pl_hub *hub)
 
     json_array_foreach (json_object_get(hub->doc, "ranks"), i, rank) {
         json_t *v = json_object_get(json_object_get(rank, "facts"), "stopped");
+        const char *name = json_string_value(v);
 
-        if (v && (outside || strcmp(json_string_value(v), "TERM") != 0))
+        if (name && (outside || pl_run_stop_signal(name, strlen(name)) != SIGTERM))
             return v;
     }
     return NULL;
