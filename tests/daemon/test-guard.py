@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """One node: starters, owners and lifelines that go away or are stopped; who may report an end."""
 import contextlib
+import ctypes
 import os
 import select
 import signal
@@ -52,32 +53,66 @@ def test_guard_killed_leaves_nothing(step):
         of_b.wait()
 
 
-def test_guard_stopped(step):
-    """A plrun that is stopped cannot end its rank: after the grace the daemon ends plrun."""
+def end_with_stopped_guard(step, pid):
+    """Rank 0 is this process, and its plrun is stopped; rank 1 fails. The daemon, which has ended plrun and itself."""
     step.tasks_per_node = 2
     d = step.start()
-    pid = os.fork()
-    if pid == 0:
+    guard = os.fork()
+    if guard == 0:
         with contextlib.suppress(BaseException):
-            start_rank(step, d, 0, 0)
+            r = d.rank("starter", 0)
+            r.expect("world")
+            r.send(type="spawned", pid=pid)
             os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(1)
     try:
-        os.waitpid(pid, os.WUNTRACED)
+        os.waitpid(guard, os.WUNTRACED)
         b = start_rank(step, d, 1, 1)
         b.exited(3)
         wait_for("the end of the stopped starter", lambda: os.waitid(
-            os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+            os.P_PID, guard, os.WEXITED | os.WNOHANG | os.WNOWAIT))
         equal(b.expect("verdict")["code"], 3)
         equal(d.wait(), 0)
     finally:
-        os.kill(pid, signal.SIGKILL)
-        status = os.waitpid(pid, 0)[1]
+        os.kill(guard, signal.SIGKILL)
+        status = os.waitpid(guard, 0)[1]
     equal(status, signal.SIGKILL)
+    return d
+
+
+def test_guard_stopped(step):
+    """A plrun that is stopped cannot end its rank: after the grace the daemon ends plrun."""
+    d = end_with_stopped_guard(step, os.getpid())
     cause = step.result()["cause"]
     equal((cause["kind"], cause["rank"], cause["exit"]), ("exit", 1, 3))
     equal([r["state"] for r in step.load("status.json")["state"]["ranks"]], ["killed", "failed"])
     assert "SIGKILL does not end" not in d.said(), d.said()  # nobody has sent it to that rank
+
+
+def state_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+        return f.read().rpartition(") ")[2][0]
+
+
+def test_guard_stopped_and_rank_in_the_kernel(step):
+    """A rank in state D is told all the same: its node needs a look."""
+    clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        # CLONE_VFORK: it waits in the kernel until its child, which has its own memory, has ended.
+        if ctypes.CDLL(None).syscall(clone, 0x4000 | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+            while True:
+                signal.pause()
+        os._exit(0)
+    try:
+        wait_for("state D", lambda: state_of(pid) == "D")
+        d = end_with_stopped_guard(step, pid)
+    finally:
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert f"SIGKILL does not end process {pid}, which is in state D" in d.said(), d.said()
+    equal([e["value"] for e in step.lines("events.jsonl") if e.get("key") == "unkillable"], [f"process {pid}, state D"])
 
 
 def test_owner_gone(step):

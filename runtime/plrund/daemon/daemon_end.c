@@ -117,7 +117,9 @@ void pl_daemon_on_grace_over(void *ctx)
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
 
-        if (d->grace_over && !is_in_state(rank->guard_pid, 'T')) /* which has sent it no SIGKILL */
+        /* A guard that is stopped has sent it no SIGKILL. That would not end one that waits in the
+         * kernel: such a rank counts as ended with its guard, so this is the last look. */
+        if (d->grace_over && (!is_in_state(rank->guard_pid, 'T') || is_in_state(rank->pid, 'D')))
             tell_unkillable(rank);
         /* A guard that was told so and has done nothing is stopped, or it hangs. The kernel ends
          * its rank with it. */
