@@ -318,6 +318,7 @@ def plugin_ended_alone(step, said, number):
     task.close()
     r.out.end(), r.err.end()
     d.control.send(type="exited", rank=0, status=int(number))
+    wait_for("the log", lambda: os.path.exists(step.trial("attempt-0", "events.jsonl")))
     wait_for("the cause", lambda: [e for e in step.lines("events.jsonl") if e["type"] == "cause"])
     d.control.close()
     d.wait(2 * LIMIT)
