@@ -308,7 +308,7 @@ def test_signal_before_all_nodes_have_come(step):
 
 def plugin_ended_alone(step, said, number):
     """Under the plugin nobody but the tasks gets a signal: that of node 0 ends by it, and node 1 never comes. The
-    trial's state."""
+    trial's state, and for how long the hub has waited for node 1."""
     step.nodes = 2
     step.use_hub_port()
     step.scontrol(said)
@@ -320,18 +320,27 @@ def plugin_ended_alone(step, said, number):
     d.control.send(type="exited", rank=0, status=int(number))
     wait_for("the log", lambda: os.path.exists(step.trial("attempt-0", "events.jsonl")))
     wait_for("the cause", lambda: [e for e in step.lines("events.jsonl") if e["type"] == "cause"])
+    begin = time.monotonic()
     d.control.close()
     d.wait(2 * LIMIT)
-    return step.result()["state"]
+    return step.result()["state"], time.monotonic() - begin
 
 
 def test_plugin_job_cancelled_before_all_nodes_have_come(step):
-    equal(plugin_ended_alone(step, harness.record(state="CANCELLED"), signal.SIGTERM), "cancelled")
+    equal(plugin_ended_alone(step, harness.record(state="CANCELLED"), signal.SIGTERM)[0], "cancelled")
 
 
 def test_plugin_step_cancelled_before_all_nodes_have_come(step):
     """Of a job that runs on, Slurm tells nothing about its step."""
-    equal(plugin_ended_alone(step, harness.record(), signal.SIGKILL), "failed")
+    equal(plugin_ended_alone(step, harness.record(), signal.SIGKILL)[0], "failed")
+
+
+def test_plugin_job_preempted_before_all_nodes_have_come(step):
+    """It runs for its partition's GraceTime: node 1 may need as long as ever, and still gets its refusal."""
+    state, waited_s = plugin_ended_alone(step, harness.record(preempt="2026-11-26T09:00:00"), signal.SIGTERM)
+    equal(state, "preempted")
+    if waited_s < 10:
+        raise AssertionError(f"the hub has waited {waited_s} s")
 
 
 def test_launch_limit_names_missing(step):

@@ -25,7 +25,8 @@
 #define EXECUTOR_MS 90000 /* KILL_S of local_run.c, and half a minute */
 #define COME_MS 3000      /* for nodes to join that may have got a signal, too */
 #define COME_LATE_MS                                                                               \
-    15000 /* the same, if only the ranks may have got it; above READY_MS of ctx_remote.c */
+    15000 /* the same, if only the ranks may have got it, or the job runs on; above READY_MS of    \
+             ctx_remote.c */
 #define LOOK_AGAIN_MS 1000u /* after the start limit, while a decision or Slurm is waited for */
 
 static void consider(struct pl_hub *hub);
@@ -266,7 +267,8 @@ static void record_launch_failure(struct pl_hub *hub, int64_t unstarted)
     record_cause(hub, cause, -1);
 }
 
-/* The step is being ended: nodes that have not joined come soon, for their refusal, or never. */
+/* The step is being ended: nodes that have not joined come soon, for their refusal, or never. One
+ * that comes after that finds no hub, and waits for its own launch limit. */
 static void expect_soon(struct pl_hub *hub, unsigned ms)
 {
     if (pl_limit_runs(&hub->launch_limit) && pl_limit_left_ms(&hub->launch_limit) > ms)
@@ -289,8 +291,8 @@ static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
     if (d->slurm_ends)
         pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
     end_ranks(hub, d->slurm_ends);
-    if (d->root < 0)
-        expect_soon(hub, COME_MS);
+    if (d->root < 0) /* of a job that runs on, as in a GraceTime, Slurm goes on with the launch */
+        expect_soon(hub, hub->answer.job_runs ? COME_LATE_MS : COME_MS);
     else if (hub->step->plugin && pl_failure_from_outside(&hub->failures[d->root]))
         expect_soon(hub, COME_LATE_MS);
 }
