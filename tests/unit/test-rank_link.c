@@ -192,9 +192,11 @@ static void test_open_late_listener(void **state)
     assert_int_equal(pl_rank_link_open(&link, addr.sun_path, 0, &err), -ETIMEDOUT);
     assert_non_null(strstr(err.text, addr.sun_path));
     assert_null(strstr(err.text, "runtime_dir"));
-    /* With a /tmp per job the folder of the plugin's daemon does not exist for the task. */
+    /* The step is over, or a container or a /tmp per job has no such folder. */
     assert_int_equal(pl_rank_link_open(&link, "/nonexistent/1.2.0.0", 0, &err), -ETIMEDOUT);
     assert_non_null(strstr(err.text, "/nonexistent/1.2.0.0"));
+    assert_non_null(strstr(err.text, "Its step has ended, or"));
+    assert_non_null(strstr(err.text, "mount it into the container"));
     assert_non_null(strstr(err.text, "'runtime_dir'"));
     assert_int_equal(pipe(go), 0);
     pid = fork();

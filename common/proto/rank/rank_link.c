@@ -136,7 +136,8 @@ static int check_peer(int fd, const char *path, struct pl_error *err)
     return 0;
 }
 
-/* Under the plugin the daemon is outside of the task's mount namespace. */
+/* A container, and under the plugin a task with a /tmp of its own, may lack the node's folder; and
+ * a folder of the job's own goes with the job. */
 static int no_daemon(const char *path, struct pl_error *err)
 {
     const char *name = strrchr(path, '/');
@@ -146,9 +147,9 @@ static int no_daemon(const char *path, struct pl_error *err)
         return pl_error_set(err, -ETIMEDOUT, "no node daemon at '%s'", path);
     return pl_error_set(
         err, -ETIMEDOUT,
-        "no node daemon at '%s': this process does not see the folder. If jobs have "
-        "a /tmp of their own, the administrator sets 'runtime_dir', see "
-        "spank_plume(8); or use 'srun plrun' instead of 'srun --plume'",
+        "no node daemon at '%s': this process finds no such folder. Its step has ended, or "
+        "the folder is not mounted here: mount it into the container; if jobs have a /tmp of their "
+        "own, see 'runtime_dir' in spank_plume(8)",
         path);
 }
 
