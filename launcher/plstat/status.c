@@ -187,11 +187,14 @@ static int reread_unanswered(struct pl_run_status *s, struct pl_notes *notes)
  * outdated. */
 static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
 {
+    bool suspended = ts->slurm && strcmp(ts->slurm->state, "SUSPENDED") == 0; /* the hub, too */
+
     if (ts->source != PL_SOURCE_STATUS || !ts->query || ts->state != PL_TRIAL_RUNNING)
         return;
     pl_notes_add(notes, ts->age_s > STATUS_FRESH_S,
                  "%s: %s: shown as of %.0f s ago, from status.json", ts->job,
-                 pl_error_text(&ts->query->err), ts->age_s);
+                 suspended ? "Slurm has suspended the job" : pl_error_text(&ts->query->err),
+                 ts->age_s);
 }
 
 /* ---- logs ---- */

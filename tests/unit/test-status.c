@@ -134,6 +134,32 @@ static void test_collect_new_on_a_slow_server(void **state)
     pl_slurm_view_finish(&view);
 }
 
+/* The hub of a job that Slurm has suspended stands still with its ranks. */
+static void test_collect_suspended(void **state)
+{
+    static const char *const states[] = {"SUSPENDED", "RUNNING"};
+
+    for (size_t i = 0; i < PL_COUNT(states); i++) {
+        _cleanup_(json_decrefp) json_t *doc =
+            json_pack("{s:f, s:[{s:i, s:i, s:i, s:s}]}", "time", pl_wall_s(), "jobs", "id", 999003,
+                      "array", 999002, "task", 0, "state", states[i]);
+        struct pl_slurm_view view = {.asked = true, .uid = geteuid()};
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+        _cleanup_free_ char *said = NULL;
+        struct pl_notes notes = {0};
+
+        assert_int_equal(pl_slurm_jobs_parse(doc, &view.jobs, NULL), 0);
+        s = collect("live", 0, &view, &notes, &run);
+        assert_int_equal(s->trials[0].state, PL_TRIAL_RUNNING);
+        assert_true(notes.partial); /* status.json may be older than the suspension */
+        said = json_dumps(notes.list, 0);
+        assert_true(!strstr(said, ": Slurm has suspended the job: shown as of ") == (i == 1));
+        pl_notes_finish(&notes);
+        pl_slurm_view_finish(&view);
+    }
+}
+
 static void test_collect_hub_gone(void **state)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -272,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_collect_waiting_without_slurm),
         cmocka_unit_test(test_collect_lost),
         cmocka_unit_test(test_collect_new_on_a_slow_server),
+        cmocka_unit_test(test_collect_suspended),
         cmocka_unit_test(test_collect_hub_gone),
         cmocka_unit_test(test_the_age_of_a_state_when_the_clock_was_set),
         cmocka_unit_test(test_collect_keeps_the_users_key_from_foreign_folders),
