@@ -4,7 +4,7 @@
 
 graphs.py N [SEED]    writes N graphs to standard output; the same N and seed write the same.
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
-graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN, and batch norms far from 0.
+graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN, quotients, and batch norms far from 0.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
 computed in f64 and f32; halves.py has the 16-bit types. What is compared with f32 may differ by much more than the two do."""
@@ -165,13 +165,35 @@ def huge():
             g.leaves = [torch.tensor([number], dtype=torch.float32).double()]
             g.calls = [("activate", [("leaf", 0)], [act], f)]
             values, grads, states = exact = run(g, torch.float64, [0])
-
-            def limits(kind, i, exact=exact):
-                largest = max(1.0, float(exact[0 if kind == "out" else 1][i].abs().max()))
-                return 1e-11 * largest, 2e-5 * largest
-
-            yield written(g, f"activate-{act}-of-{number:g}", [0], values, grads, states, limits)
+            yield written(g, f"activate-{act}-of-{number:g}", [0], values, grads, states, of_largest(exact, 1e-11))
+    yield from quotients()
     yield from far()
+
+
+def of_largest(exact, f64, mean=None):
+    """Tolerances relative to the largest number; mean: a leaf that has numbers far from 0, and must not be a deviation off."""
+    def limits(kind, i):
+        largest = max(1.0, float(exact[("out", "grad", "state").index(kind)][i].abs().max()))
+        return f64 * largest, (2e-7 if kind == "state" and i == mean else 2e-5) * largest
+
+    return limits
+
+
+def quotients():
+    """The square of the divisor is 0 or infinite in f32, or the gradient divided by it is infinite: the divisor's is not."""
+    for a, b, scale in (1e38, 1e20, 1), (2e-28, 2e-25, 1), (1e-37, 1e-34, 6e4):
+        for n in 1, 3:
+            g = Graph(random.Random(1))
+            g.leaves = [torch.tensor(values).double() for values in ([a, 0, -2 * a], [b] * n)]
+            g.buffers = {0}  # dy / b is its gradient
+            g.calls = [("div", [("leaf", 0), ("leaf", 1)], [], torch.div),
+                       ("scale", [("call", 0)], [scale, 0], lambda t, scale=scale: scale * t)]
+            values, grads, states = exact = run(g, torch.float64, [1])
+            yield written(g, f"div-by-{n}-of-{b:g}", [1], values, grads, states, of_largest(exact, 1e-11))
+
+
+def batch_norm(x, w, b, mean, var):
+    return F.batch_norm(x, mean, var, w, b, True, 0.5, 1e-5)
 
 
 def far():
@@ -181,15 +203,9 @@ def far():
         g.leaves = [place + torch.tensor([[k * 5 % 8, k * k % 8] for k in range(128)], dtype=torch.float64).reshape(16, 8, 2).transpose(1, 2)]
         g.leaves += [torch.tensor(pair, dtype=torch.float64) for pair in ([1, -2], [0.5, 1], [0, place], [1, 4])]
         g.buffers = {3, 4}
-        g.calls = [("batchnorm", [("leaf", i) for i in range(5)], [1e-5, 0.5, 0],
-                    lambda x, w, b, mean, var: F.batch_norm(x, mean, var, w, b, True, 0.5, 1e-5))]
+        g.calls = [("batchnorm", [("leaf", i) for i in range(5)], [1e-5, 0.5, 0], batch_norm)]
         values, grads, states = exact = run(g, torch.float64, [0])
-
-        def limits(kind, i, exact=exact):
-            largest = max(1.0, float(exact[("out", "grad", "state").index(kind)][i].abs().max()))
-            return 1e-10 * largest, (2e-7 if (kind, i) == ("state", 3) else 2e-5) * largest
-
-        yield written(g, f"batchnorm-at-{place:g}", [0], values, grads, states, limits)
+        yield written(g, f"batchnorm-at-{place:g}", [0], values, grads, states, of_largest(exact, 1e-10, 3))
 
 
 def main():

@@ -183,10 +183,12 @@ void pl_lower_binary_backward(struct pl_lower *l, size_t i, struct pl_hlo_value 
         da = pl_hlo_two(l->h, "multiply", dy, b);
         db = pl_hlo_two(l->h, "multiply", dy, a);
     }
-    if (op == PL_BINARY_DIV) { /* -dy a / b^2 */
+    /* b^2 and dy / b may overflow or underflow. XLA turns (a / b) / b into a / b^2; not so if a
+     * sign changes in between. */
+    if (op == PL_BINARY_DIV) {
         da = pl_hlo_two(l->h, "divide", dy, b);
-        db = pl_hlo_two(l->h, "divide", pl_hlo_two(l->h, "multiply", da, a), b);
-        db = pl_hlo_one(l->h, "negate", db);
+        db = pl_hlo_one(l->h, "negate", pl_hlo_two(l->h, "divide", a, b));
+        db = pl_hlo_two(l->h, "multiply", dy, pl_hlo_two(l->h, "divide", db, b));
     }
     pl_lower_add(l, i, 0, da);
     if (pl_lower_wants(l, i, 1))
