@@ -16,9 +16,10 @@ static real apply(enum pl_binary op, real a, real b)
     return 0;
 }
 
-static double slope_a(enum pl_binary op, double b)
+/* In f64, 1 / b may be infinite where dy / b is not. */
+static double of_a(enum pl_binary op, double dy, double b)
 {
-    return op == PL_BINARY_MUL ? b : op == PL_BINARY_DIV ? 1 / b : 1;
+    return op == PL_BINARY_MUL ? dy * b : op == PL_BINARY_DIV ? dy / b : dy;
 }
 
 static double slope_b(enum pl_binary op, double a, double b)
@@ -44,7 +45,7 @@ void PL_REF(binary_backward)(const struct pl_binary_args *a)
     real *da = a->da, *db = a->db;
 
     for (size_t i = 0; da && i < a->n; i++)
-        da[i] = (real)((a->da_add ? da[i] : 0) + dy[i] * slope_a(a->op, z[i % a->m]));
+        da[i] = (real)((a->da_add ? da[i] : 0) + of_a(a->op, dy[i], z[i % a->m]));
     for (size_t k = 0; db && k < a->m; k++) {
         double sum = a->db_add ? db[k] : 0;
 

@@ -103,6 +103,26 @@ static void tiny(const struct pl_kernels *got, size_t m, size_t times)
     check_end_case();
 }
 
+/* As tiny(), in f64. */
+void check_gradients(const struct pl_kernels *f64)
+{
+    for (size_t n = 1; n <= 4; n++)
+        for (size_t m = 1; m <= n; m += PL_MAX(n - 1, (size_t)1)) {
+            double *dy = check_doubles(n), *z = check_doubles(m), *da = check_doubles(n);
+
+            for (size_t i = 0; i < n; i++) {
+                z[i % m] = 1e-309;
+                dy[i] = i == 1 ? 0 : dy[i] * 1e-5;
+            }
+            check_case("binary in f64, b 1e-309, %zu of %zu", m, n);
+            f64->binary_backward(&(struct pl_binary_args){
+                .n = n, .m = m, .op = PL_BINARY_DIV, .a = dy, .b = z, .dy = dy, .da = da});
+            for (size_t i = 0; i < n; i++)
+                check_close("da", i, da[i], dy[i] / z[i % m], 1e-15 * fabs(dy[i] / z[i % m]));
+            check_end_case();
+        }
+}
+
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (int op = PL_BINARY_ADD; op <= PL_BINARY_DIV; op++) {
