@@ -433,6 +433,50 @@ static void test_a_chain_stays_as_it_is(void **state)
     finish(&s->net);
 }
 
+static unsigned downloads;
+
+static int counted_download(
+    struct pl_device *dev, void *to, const void *from, size_t bytes, struct pl_error *err)
+{
+    downloads++;
+    return pl_device_cpu()->ops->download(dev, to, from, bytes, err);
+}
+
+static int of_one_rank(void *ctx, double *sums, size_t n)
+{
+    return 0;
+}
+
+/* Over ranks a norm waits for its device once, and once more where the sums lose a variance. */
+static void test_a_norm_over_ranks_waits_once(void **state)
+{
+    struct images one = {.seed = 0}, *s = &one;
+    struct pl_tape *tape = &s->net.tape;
+    struct pl_device *dev = fake_device();
+    const struct pl_device_ops *usual = dev->ops;
+    struct pl_device_ops ops = *usual;
+    plume_tensor *y;
+
+    ops.download = counted_download;
+    dev->ops = &ops;
+    pl_tape_init(tape, dev, PL_REAL_F32, true);
+    make_leaves(s, CHANNELS, 5, 4);
+    tape->allreduce = of_one_rank;
+    pl_tape_begin(tape);
+    y = normalize(s, &s->net.t[X], PLUME_IDENTITY);
+    pl_tape_end(tape);
+    assert_int_equal(pl_tape_prepare(tape, &y, 1, 0, NULL), 0);
+    for (unsigned times = 1; times <= 2; times++) {
+        downloads = 0;
+        assert_int_equal(pl_tape_forward(tape, NULL), 0);
+        assert_int_equal(downloads, times);
+        for (size_t i = 0; i < s->net.t[X].count; i++)
+            ((float *)s->net.t[X].data)[i] = 3;
+    }
+    finish(&s->net);
+    dev->ops = usual;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_a_norm_does_casts_on_the_host),
         cmocka_unit_test(test_channels_last_are_the_same_images),
         cmocka_unit_test(test_a_chain_stays_as_it_is),
+        cmocka_unit_test(test_a_norm_over_ranks_waits_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,8 @@
  *
  * The results are the same bits on every rank, and in every run with the same layout of ranks: the
  * number and layout of ranks fix the order of additions (with mpi: MPI does). With `ordered` the
- * order is that of the ranks for any layout; within a node it always is.
+ * order is that of the ranks for any layout; within a node it always is. The same bits on every
+ * rank are needed: batch norm over ranks decides by its sums whether to add up once more.
  *
  * When a rank is lost (its process ends, its connection breaks), the call that waits for it and all
  * later calls fail with -ECONNRESET and a text that names the rank. The rank that notices tells the

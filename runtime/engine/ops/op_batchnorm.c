@@ -70,50 +70,57 @@ static struct pl_batchnorm_args batchnorm_args(const struct pl_call *c)
     };
 }
 
-/* Sums over the ranks, if the tape has an allreduce. */
-static void meet(const struct pl_call *c, double *sums, size_t channels)
+/* True if the sums of all ranks have lost a variance, in f64 always. All ranks have the same bits
+ * (comm.h), and find the same. */
+static bool have_lost(const struct pl_call *c, const double *all, size_t channels)
+{
+    bool lost = c->k->real == PL_REAL_F64;
+
+    for (size_t k = 0; k < channels && !lost; k++) {
+        double m = all[1 + k] / all[0];
+
+        lost = pl_batchnorm_lost(all[0], m, all[1 + channels + k] / all[0] - m * m);
+    }
+    return lost;
+}
+
+static int write_means(const struct pl_call *c, const double *all, double *shift, size_t channels)
+{
+    struct pl_device_map map;
+    int r =
+        pl_device_map(c->tape->dev, shift, channels * sizeof(*shift), PL_DEVICE_WRITE, &map, NULL);
+
+    if (r < 0)
+        return r;
+    for (size_t k = 0; k < channels; k++) {
+        double m = all[1 + k] / all[0];
+
+        ((double *)map.data)[k] = isfinite(m) ? m : 0;
+    }
+    pl_device_unmap(&map);
+    return 0;
+}
+
+/* Sums over the ranks, if the tape has an allreduce. True if forward's sums have lost a variance:
+ * their means are in `shift` then. shift: NULL if there is nothing to lose. */
+static bool meet(const struct pl_call *c, double *sums, size_t channels, double *shift)
 {
     struct pl_tape *tape = (struct pl_tape *)c->tape;
     size_t n = 1 + 2 * channels;
     struct pl_device_map map;
+    bool lost;
 
     if (!tape->allreduce || tape->failed)
-        return;
+        return false;
     tape->failed = pl_device_map(tape->dev, sums, n * sizeof(*sums),
                                  PL_DEVICE_READ | PL_DEVICE_WRITE, &map, NULL);
     if (tape->failed)
-        return;
+        return false;
     tape->failed = tape->allreduce(tape->allreduce_ctx, map.data, n);
+    lost = shift && !tape->failed && have_lost(c, map.data, channels);
+    if (lost)
+        tape->failed = write_means(c, map.data, shift, channels);
     pl_device_unmap(&map);
-}
-
-/* True if the ranks' sums have lost a variance, in f64 always: their means are in `shift` then. All
- * ranks have the same sums, and find the same. */
-static bool have_lost(const struct pl_call *c, double *sums, double *shift, size_t channels)
-{
-    struct pl_tape *tape = (struct pl_tape *)c->tape;
-    bool lost = c->k->real == PL_REAL_F64;
-    struct pl_device_map of = {0}, to = {0};
-    const double *all;
-
-    tape->failed = pl_device_map(tape->dev, sums, (1 + 2 * channels) * sizeof(*sums),
-                                 PL_DEVICE_READ, &of, NULL);
-    all = of.data;
-    for (size_t k = 0; !tape->failed && k < channels; k++) {
-        double m = all[1 + k] / all[0], var = all[1 + channels + k] / all[0] - m * m;
-
-        lost = lost || pl_batchnorm_lost(all[0], m, var);
-    }
-    if (!tape->failed && lost)
-        tape->failed =
-            pl_device_map(tape->dev, shift, channels * sizeof(*shift), PL_DEVICE_WRITE, &to, NULL);
-    for (size_t k = 0; !tape->failed && lost && k < channels; k++) {
-        double m = all[1 + k] / all[0];
-
-        ((double *)to.data)[k] = isfinite(m) ? m : 0;
-    }
-    pl_device_unmap(&to);
-    pl_device_unmap(&of);
     return lost && !tape->failed;
 }
 
@@ -124,13 +131,11 @@ static void batchnorm_forward(const struct pl_call *c)
 
     if (args.training) {
         c->k->batchnorm_sums(&args);
-        meet(c, args.sums, args.channels);
-    }
-    if (args.training && !args.alone && !c->tape->failed &&
-        have_lost(c, args.sums, shift, args.channels)) {
-        args.shift = shift;
-        c->k->batchnorm_sums(&args);
-        meet(c, args.sums, args.channels);
+        if (meet(c, args.sums, args.channels, shift)) {
+            args.shift = shift;
+            c->k->batchnorm_sums(&args);
+            meet(c, args.sums, args.channels, NULL);
+        }
     }
     c->k->batchnorm_forward(&args);
 }
@@ -140,7 +145,7 @@ static void batchnorm_backward(const struct pl_call *c)
     struct pl_batchnorm_args args = batchnorm_args(c);
 
     c->k->batchnorm_back_sums(&args);
-    meet(c, args.back_sums, args.channels);
+    meet(c, args.back_sums, args.channels, NULL);
     if (args.dx) /* data wants no gradient */
         c->k->batchnorm_backward(&args);
 }
