@@ -85,20 +85,26 @@ sums_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum 
 
 PL_BN_FOR_TYPES(sums)
 
-PL_INLINE void
-sums_flat_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
+PL_INLINE void flat_about(const struct pl_batchnorm_args *a,
+                          size_t begin,
+                          size_t end,
+                          const enum pl_half type,
+                          const bool shifted)
 {
     size_t n_values = (end - begin) * a->inner;
     struct pl_bn_flat_sums f;
+    double shifts[PL_BN_FLAT];
     float block[PL_BN_FLAT];
 
     memset(&f, 0, sizeof(f));
+    for (size_t k = 0; shifted && k < n_values; k++)
+        shifts[k] = a->shift[begin + k / a->inner];
     for (size_t n = 0; n < a->batch; n++) {
         const float *x =
             pl_bn_get(type, a->x_half, a->x, pl_bn_place(a, n, begin, 0), n_values, block);
 
         for (size_t k = 0; k < n_values; k++) {
-            double v = x[k];
+            double v = shifted ? x[k] - shifts[k] : x[k];
 
             f.of[0][k] += v;
             f.of[1][k] += v * v;
@@ -108,7 +114,23 @@ sums_flat_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const 
         pl_bn_finish_flat(&f, c - begin, a->inner, &a->sums[1 + c], &a->sums[1 + a->channels + c]);
 }
 
+PL_INLINE void
+sums_flat_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum pl_half type)
+{
+    flat_about(a, begin, end, type, false);
+}
+
 PL_BN_FOR_TYPES(sums_flat)
+
+PL_INLINE void shifted_flat_of(const struct pl_batchnorm_args *a,
+                               size_t begin,
+                               size_t end,
+                               const enum pl_half type)
+{
+    flat_about(a, begin, end, type, true);
+}
+
+PL_BN_FOR_TYPES(shifted_flat)
 
 void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
 {
@@ -118,7 +140,7 @@ void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
     }
     a->sums[0] = (double)(a->batch * a->inner);
     if (a->shift)
-        pl_bn_run(a, shifted, shifted);
+        pl_bn_run(a, shifted, shifted_flat);
     else
         pl_bn_run(a, sums, sums_flat);
 }

@@ -140,6 +140,7 @@ static void one(const struct pl_kernels *ref,
                                   .dr_add = check_random(2)};
     struct pl_batchnorm_args want, have;
     bool affine = check_random(2), sum = check_random(3) == 0;
+    bool shifted = s.training && !s.alone && check_random(2);
     float *var = check_floats(s.channels, FILL_RANDOM);
     size_t n = count(&s);
     double lost;
@@ -151,14 +152,15 @@ static void one(const struct pl_kernels *ref,
         s.half = check_random(2) ? PL_HALF_BF16 : PL_HALF_F16;
         s.relu_of_y = check_random(2);
     }
-    check_case("batchnorm %zux%zux%zu training %d relu %d alone %d affine %d sum %d add %d%d%d%d "
-               "halves %d%d type %d fill %d",
-               s.batch, s.channels, s.inner, s.training, s.relu, s.alone, affine, sum, s.dx_add,
-               s.dw_add, s.db_add, s.dr_add, s.x_half, s.y_half, (int)s.half, (int)fill);
+    check_case("batchnorm %zux%zux%zu training %d relu %d alone %d shifted %d affine %d sum %d add "
+               "%d%d%d%d halves %d%d type %d fill %d",
+               s.batch, s.channels, s.inner, s.training, s.relu, s.alone, shifted, affine, sum,
+               s.dx_add, s.dw_add, s.db_add, s.dr_add, s.x_half, s.y_half, (int)s.half, (int)fill);
     for (size_t c = 0; c < s.channels; c++)
         var[c] = fabsf(var[c]) + 0.1f;
     s.x = array(&s, s.x_half, fill);
     s.dy = dy = array(&s, s.y_half, FILL_RANDOM);
+    s.shift = shifted ? check_doubles(s.channels) : NULL;
     s.r = sum ? array(&s, s.y_half, FILL_RANDOM) : NULL;
     s.dr = sum ? array(&s, s.y_half, FILL_RANDOM) : NULL;
     s.w = affine ? check_floats(s.channels, FILL_RANDOM) : NULL;
