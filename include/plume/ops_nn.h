@@ -106,7 +106,8 @@ plume_logsumexp(struct plume_context *pl, plume_tensor *x, size_t first, size_t 
 /* The variance over dimensions first .. end - 1 of n elements, which are removed as by plume_sum():
  * the sum of (x - mean)^2, divided by n - correction. torch.var()'s correction is 1 unless told
  * otherwise. n is larger than it (PyTorch warns, and returns NaN or infinity). Numbers that are
- * large beside their differences lose nothing: the first is taken off all before the mean is. */
+ * large beside their differences lose nothing, if the first is near the others: it is taken off all
+ * before the mean is. */
 static inline plume_tensor *
 plume_var(struct plume_context *pl, plume_tensor *x, size_t first, size_t end, double correction)
 {
