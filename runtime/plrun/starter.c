@@ -306,6 +306,7 @@ static void watch(struct pl_starter *s)
 static void set_signals_default(void)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* our message may find the job's output as large as it may be */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 

@@ -50,6 +50,7 @@ void pl_starter_release_signals(const struct pl_starter *s)
         if (forwarded_signals[i] != SIGHUP || !s->ignores_hup)
             signal(forwarded_signals[i], SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
 }
 

@@ -105,9 +105,7 @@ after_hub_died(const json_t *doc, int code, const char *said, enum pl_confidence
      * elsewhere the daemon lives and says that it has lost the hub. */
     if (said && strstr(said, "the node daemon ") && strstr(said, "; ending rank "))
         return PL_CAUSE_RUNTIME;
-    /* Who sent SIGKILL is not known. SIGXFSZ ends srun where the job's output has reached the limit
-     * of a file's size, and Slurm then ends the step. */
-    if (code == 128 + SIGKILL || code == 128 + SIGXFSZ) {
+    if (code == 128 + SIGKILL) { /* who sent it is not known */
         *ret = PL_CONFIDENCE_SEEN;
         return PL_CAUSE_SIGNAL;
     }

@@ -184,6 +184,16 @@ TXT
     [ ! -e after ]
 }
 
+@test "a rank that meets the limit of a file's size ends by its signal; the job's output may meet it" {
+    submit --local --setup 'ulimit -f 64' -- sh -c 'exec head -c 100000 /dev/zero >big'
+    wait_for 30 has_state 0 failed
+    run -0 plstat why "$SWEEP"
+    [[ $output == *'killed by SIGXFSZ (signal 25), a file has reached'* ]]
+    submit --local --setup 'ulimit -f 64' --wait -- sh -c "printf '%100000s' x; >ended"
+    [ -e ended ]
+    has_state 0 'done'
+}
+
 @test "a child that plrun has from an exec is no task of it" {
     # One that has ended before the tasks begin, and is not reaped.
     run -3 --separate-stderr python3 -c '

@@ -149,6 +149,15 @@ TXT
     [ "$(result 0 state)" = 'done' ]
 }
 
+@test "a job whose output reaches the limit of a file's size goes on" {
+    submit -N 2 --setup 'ulimit -f 64' -- bash -c "cd $PWD; printf '%100000s\n' x; >up-\$RANK; until [ -e go ]; do sleep 0.1; done"
+    wait_for 30 test -e up-0 -a -e up-1
+    wait_for 30 eval '[ "$(stat -c %s "$RUN"/slurm-*.out)" = 65536 ]' # srun meets it
+    touch go
+    wait_for 60 queue_is_empty
+    [ "$(result 0 state)" = 'done' ]
+}
+
 @test "trials are held, released, cancelled, and those that failed run again" {
     submit --sbatch hold --grid a=1,2,3,4 -- sh -c 'test -e go || [ {a} = 2 ]'
     run -0 plsubmit --release "$SWEEP/0-1"

@@ -274,15 +274,6 @@ static void test_finish_all_killed(void **state)
     finish_with(137, 137, "failed", "signal");
 }
 
-/* srun has met the limit of the size of the job's output: Slurm ends the step, with the hub. */
-static void test_finish_output_too_large(void **state)
-{
-    claim();
-    begin_log("");
-    setenv("SLURMD_NODENAME", "n1", 1);
-    finish_with(153, 153, "failed", "signal");
-}
-
 static void test_finish_cause_in_log(void **state)
 {
     static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n"
@@ -543,7 +534,6 @@ int main(void)
         IN_RUN(test_finish_hub_vanished),
         IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),
-        IN_RUN(test_finish_output_too_large),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stopped),
