@@ -182,6 +182,28 @@ TXT
     run -0 plstat why "$SWEEP"
     [[ $output == *"the job's set-up failed, exit 1"*'printf: write error: File too large'* ]]
     [ ! -e after ]
+    # Nor is there room for what the job script says of its end.
+    submit --local --setup "printf '%70000s'" --setup 'ulimit -f 64; false' -- true
+    wait_for 30 has_state 0 failed
+}
+
+@test "a signal in the set-up cancels the trial after the command in the foreground" {
+    for name in HUP INT ALRM TERM USR1 USR2 ABRT XCPU; do
+        submit --local --setup "kill -$name \$\$; >after" -- true
+        wait_for 30 sweep_is '1 cancelled'
+        has_state 0 cancelled
+        [[ $(plstat why "$SWEEP") == *"SIG$name ended the set-up at: kill -$name"* ]]
+        [ ! -e after ]
+    done
+    submit --local --setup "bash -c 'kill -USR1 \$PPID; >up; until [ -e go ]; do sleep 0.1; done; >ended'" -- true
+    wait_for 30 test -e up
+    touch go
+    wait_for 30 has_state 0 cancelled
+    [ -e ended ]
+    # The command has a trap of its own for the end of the script.
+    submit --local --setup 'trap ">own" EXIT; kill -TERM $$' -- true
+    wait_for 30 has_state 0 cancelled
+    [ -e own ]
 }
 
 @test "a rank that meets the limit of a file's size ends by its signal; the job's output may meet it" {
@@ -335,12 +357,15 @@ is_finishing() {
     [ ! -e ran ]
 }
 
-@test "SIGTERM while a trial ends leaves it its result" {
+@test "a signal while a trial ends leaves it its result" {
     # To the job script from its tear-down, and to plrun from the scontrol that it asks.
-    submit --local --setup 'exit 3' --teardown 'kill -TERM "$(ps -o ppid= -p "$PPID")"; >torn' -- true
-    wait_for 30 sweep_is '1 failed'
-    has_state 0 failed
-    [ -e torn ]
+    for name in TERM HUP INT ALRM USR1 USR2; do
+        submit --local --setup 'exit 3' --teardown "kill -$name \"\$(ps -o ppid= -p \"\$PPID\")\"; >torn" -- true
+        wait_for 30 sweep_is '1 failed'
+        has_state 0 failed
+        [ -e torn ]
+        rm torn
+    done
     run -0 --separate-stderr plsubmit --no-submit --parsable true
     IFS=';' read -r SWEEP RUN _ <<<"$output"
     mkdir bin

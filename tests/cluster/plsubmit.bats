@@ -158,6 +158,15 @@ TXT
     [ "$(result 0 state)" = 'done' ]
 }
 
+@test "a signal in the tear-down leaves the trial its result" {
+    submit --setup 'exit 3' --teardown "cd $PWD; >torn; until [ -e go ]; do sleep 0.1; done" -- true
+    wait_for 30 test -e torn
+    scancel -f -s USR1 "$JOBS"
+    touch go
+    wait_for 60 queue_is_empty
+    [ "$(result 0 state) $(result 0 exit_code)" = 'failed 3' ]
+}
+
 @test "trials are held, released, cancelled, and those that failed run again" {
     submit --sbatch hold --grid a=1,2,3,4 -- sh -c 'test -e go || [ {a} = 2 ]'
     run -0 plsubmit --release "$SWEEP/0-1"
