@@ -375,6 +375,7 @@ static bool requeue(const struct pl_run *run,
     if (r > 0 && !by_slurm) {
         signal(SIGTERM, SIG_DFL); /* and of scontrol, whose end by it is no refusal */
         r = pl_requeue_ask(&err) < 0 ? err.code : 1;
+        signal(SIGTERM, SIG_IGN); /* after a refusal the result is changed again */
     }
     if (r > 0)
         return true;

@@ -520,6 +520,31 @@ static void test_finish_cancels_no_retry(void **state)
     assert_string_equal(args, "--state=PENDING 100\n");
 }
 
+/* After Slurm has refused it the result is changed again: SIGTERM must not end that. */
+static void test_finish_requeue_refused(void **state)
+{
+    static const char fake[] = "#!/bin/sh\necho Requested operation not supported >&2\nexit 1\n";
+    struct sigaction action;
+    char path[128];
+    json_t *o;
+
+    remove_run(NULL);
+    requeue_option = "error";
+    make_run(NULL);
+    requeue_option = NULL;
+    snprintf(path, sizeof(path), "%s/scontrol", top);
+    assert_int_equal(pl_file_append(path, fake, strlen(fake), 0755, NULL), 0);
+    claim();
+    signal(SIGTERM, SIG_IGN); /* as plrun --finish does */
+    finish_with(3, 3, "failed", "setup");
+    assert_int_equal(sigaction(SIGTERM, NULL, &action), 0);
+    signal(SIGTERM, SIG_DFL);
+    o = result();
+    assert_non_null(json_object_get(o, "not_requeued"));
+    json_decref(o);
+    assert_ptr_equal(action.sa_handler, SIG_IGN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,6 +573,7 @@ int main(void)
         IN_RUN(test_finish_hub_said_cancelled),
         IN_RUN(test_finish_said_against_the_code),
         IN_RUN(test_finish_cancels_no_retry),
+        IN_RUN(test_finish_requeue_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

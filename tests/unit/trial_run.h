@@ -18,7 +18,8 @@
 #include <cmocka.h>
 
 static char top[64], dir[80];
-static const char *signal_option, *max_fail_option; /* --signal and --max-fail of the next run */
+/* Of the next run: --signal, --max-fail and --requeue-on. */
+static const char *signal_option, *max_fail_option, *requeue_option;
 
 static inline int one_value(void *ctx, unsigned trial, const char **values)
 {
@@ -44,8 +45,9 @@ static inline void clear_env(void)
 static inline int make_run(void **state)
 {
     static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
-    json_t *options = json_pack("{s:{s:s*}, s:{s:s*}}", "signal", "value", signal_option,
-                                "max-fail", "value", max_fail_option);
+    json_t *options =
+        json_pack("{s:{s:s*}, s:{s:s*}, s:{s:s*}}", "signal", "value", signal_option, "max-fail",
+                  "value", max_fail_option, "requeue-on", "value", requeue_option);
     struct pl_run_desc desc = {.sweep = "s-1",
                                .name = "s",
                                .n_trials = 2,
