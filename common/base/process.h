@@ -69,6 +69,9 @@ int pl_process_order(int fd, pid_t pid, int sig);
 #define PL_PROCESS_SAVES "plume-saves"
 bool pl_process_saves(pid_t pid);
 
+/* The name of plsubmit's processes over a local trial, whatever its file is called. */
+#define PL_PROCESS_EXECUTOR "plsubmit"
+
 /* si_code: of the siginfo_t of the signal. */
 bool pl_process_is_order(int si_code);
 

@@ -4,6 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
+#include "common/base/process.h"
 #include "common/base/strv.h"
 #include "common/run/run_end.h"
 #include "common/run/run_local.h"
@@ -474,6 +475,7 @@ int pl_executor_run(const char *dir, const char *job, char *const *env, int lock
     sigset_t set;
     int r;
 
+    prctl(PR_SET_NAME, PL_PROCESS_EXECUTOR); /* the guards inherit it */
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGUSR1);

@@ -30,9 +30,11 @@ void pl_senders_find(struct pl_senders *ret)
     for (int i = 0; i < ANCESTORS_MAX && pid > 1; i++, pid = stat.parent) {
         _cleanup_close_ int fd = (int)syscall(SYS_pidfd_open, pid, 0);
 
-        if (pl_process_stat(pid, &stat) < 0)
+        if (pl_process_stat(pid, &stat) < 0) { /* of root, where /proc is mounted with hidepid */
+            ret->stepd = ret->local[0] ? 0 : pid;
             return;
-        if (strcmp(stat.name, "plsubmit") == 0 && n < PL_COUNT(ret->local))
+        }
+        if (strcmp(stat.name, PL_PROCESS_EXECUTOR) == 0 && n < PL_COUNT(ret->local))
             ret->local[n++] = pid;
         if (strcmp(stat.name, "slurmstepd") == 0) {
             ret->stepd = pid;

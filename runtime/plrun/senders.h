@@ -15,7 +15,8 @@ struct pl_senders {
     bool slurm_signals_all; /* not the tasks alone */
 };
 
-/* Looks through the ancestors. The caller closes stepd_fd. */
+/* Looks through the ancestors. One that /proc hides is taken for slurmstepd, except under
+ * plsubmit --local. The caller closes stepd_fd. */
 void pl_senders_find(struct pl_senders *ret);
 
 /* True if a signal that this process has got has reached the child, too. code, sender: si_code and

@@ -323,8 +323,6 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         return r;
     set_signals_default();
     pl_senders_find(&s.senders);
-    if (!s.senders.stepd) /* /proc may hide it */
-        s.senders.stepd = getppid();
     r = pl_rank_socket_path(s.step.id.job, s.step.id.step, s.step.id.attempt, s.step.node_id, &path,
                             err);
     r = PL_MIN(r, 0); /* 1: the daemon tells where its socket is */
