@@ -222,6 +222,7 @@ int pl_saver_run(const char *command, char *const *argv, pl_saver_exec_f exec)
     for (size_t i = 0; i < PL_COUNT(taken); i++)
         sigaddset(&s.mask, taken[i]);
     sigprocmask(SIG_BLOCK, &s.mask, &s.old_mask);
+    pl_senders_before_fork(&s.senders);
     s.program = fork();
     if (s.program == 0) {
         prepare_child(&s, parent);

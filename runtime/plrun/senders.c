@@ -44,10 +44,19 @@ void pl_senders_find(struct pl_senders *ret)
     }
 }
 
-bool pl_senders_reach(const struct pl_senders *s, int code, pid_t sender, int sig, pid_t child)
+void pl_senders_before_fork(struct pl_senders *s)
+{
+    sigpending(&s->missed);
+}
+
+bool pl_senders_reach(struct pl_senders *s, int code, pid_t sender, int sig, pid_t child)
 {
     bool is_of_group = pl_process_is_of_terminal(code, sig);
 
+    if (sigismember(&s->missed, sig) == 1) {
+        sigdelset(&s->missed, sig);
+        return false;
+    }
     for (size_t i = 0; i < PL_COUNT(s->local); i++)
         is_of_group |= sender > 0 && sender == s->local[i];
     if (is_of_group)

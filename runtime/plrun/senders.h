@@ -4,6 +4,7 @@
 #ifndef PL_RUNTIME_PLRUN_SENDERS_H
 #define PL_RUNTIME_PLRUN_SENDERS_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -13,14 +14,18 @@ struct pl_senders {
     pid_t
         local[2]; /* of plsubmit --local: what is over the job script, and the executor; 0: none */
     bool slurm_signals_all; /* not the tasks alone */
+    sigset_t missed;        /* they came before the child, which has not got them */
 };
 
 /* Looks through the ancestors. One that /proc hides is taken for slurmstepd, except under
  * plsubmit --local. The caller closes stepd_fd. */
 void pl_senders_find(struct pl_senders *ret);
 
+/* Call right before the fork() that makes the child, with its signals blocked. */
+void pl_senders_before_fork(struct pl_senders *s);
+
 /* True if a signal that this process has got has reached the child, too. code, sender: si_code and
  * si_pid of its siginfo_t. */
-bool pl_senders_reach(const struct pl_senders *s, int code, pid_t sender, int sig, pid_t child);
+bool pl_senders_reach(struct pl_senders *s, int code, pid_t sender, int sig, pid_t child);
 
 #endif

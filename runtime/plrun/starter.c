@@ -111,6 +111,7 @@ static void cannot_fork(struct pl_starter *s, const char *program, const int pip
 
 static int spawn(struct pl_starter *s, char *const *argv, const int pipes[4], bool capture)
 {
+    pl_senders_before_fork(&s->senders);
     s->child = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (s->child < 0) {
         cannot_fork(s, argv[0], pipes, capture);

@@ -313,6 +313,27 @@ def test_plrun_stopped_before_it_names_its_rank(step):
         os.waitpid(guard, 0)
 
 
+def test_signal_as_the_rank_is_made(step):
+    """Slurm signals every process, and there is no rank yet: its plrun passes the signal on."""
+    library, flag = os.environ.get("FAKE_PENDING"), step.path("looks")
+    if not library:
+        print("# skipped: nothing can be preloaded")
+        return
+    env = step.environment(0, SLURM_PROCID="0", SLURM_LOCALID="0", LD_PRELOAD=library, FAKE_PENDING=flag)
+    stepd = os.fork()
+    if stepd == 0:
+        code = 99
+        with contextlib.suppress(Exception):
+            with open("/proc/self/comm", "w", encoding="ascii") as f:
+                f.write("slurmstepd")
+            with subprocess.Popen([PLRUN, "--", "sleep", "10"], env=env, stdin=subprocess.DEVNULL) as process:
+                wait_for("its look", lambda: os.path.exists(flag))
+                process.send_signal(signal.SIGHUP)
+                code = process.wait(harness.LIMIT)
+        os._exit(code)
+    equal(os.WEXITSTATUS(os.waitpid(stepd, 0)[1]), 128 + signal.SIGHUP)
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():
