@@ -219,8 +219,10 @@ int pl_submission_send(const struct pl_submission *s,
     pl_report_messages(&messages);
     if (r == 0 || pl_run_n_submissions(run) > before)
         add_to_index(run, pl_run_n_submissions(run) > before && !pl_run_is_local(run));
-    if (r < 0)
+    if (r < 0) {
+        pl_advice_drop(&advice); /* sbatch --test-only reads the folder, which may go away */
         return not_submitted(s, r, &err);
+    }
     pl_change_unlock(s->change); /* whoever reads the report may change the sweep */
     if (report(s, spec, before) < 0) {
         pl_error_set(&err, -EIO, "submitted, run folder '%.700s', but cannot write this to stdout",
