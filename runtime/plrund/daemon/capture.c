@@ -197,8 +197,11 @@ static size_t write_file(struct file *f)
 static bool is_removed(int fd)
 {
     struct statx st;
+    struct stat old;
 
-    return statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_nlink == 0;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_mask & STATX_NLINK)
+        return st.stx_nlink == 0;
+    return fstat(fd, &old) == 0 && old.st_nlink == 0; /* a container may forbid statx() */
 }
 
 static void file_work(struct pl_disk_job *job)
