@@ -138,11 +138,18 @@ TXT
 }
 
 @test "a signal to the job script and its srun does not end the trial" {
-    # Slurm sends it to the ranks only through srun, which does not pass on these.
-    submit -N 2 -- bash -c "cd $PWD; >up-\$RANK; until [ -e go ]; do sleep 0.1; done"
-    wait_for 30 test -e up-0 -a -e up-1
-    for number in ABRT XCPU 26 27 29 30; do # VTALRM, PROF, IO, PWR
+    # Slurm sends it to the ranks only through srun, which does not pass on these. A child of the job script that gets it
+    # tells when all have it. ABRT, XCPU, XFSZ, VTALRM, PROF, IO, PWR.
+    cat >witness <<'TXT'
+for number in 6 24 25 26 27 29 30; do trap ">got-$number" "$number"; done
+>witnesses
+until [ -e go ]; do sleep 0.1; done
+TXT
+    submit -N 2 --setup "bash $PWD/witness &" -- bash -c "cd $PWD; >up-\$RANK; until [ -e go ]; do sleep 0.1; done"
+    wait_for 30 test -e up-0 -a -e up-1 -a -e witnesses
+    for number in 6 24 25 26 27 29 30; do
         scancel -f -s "$number" "$JOBS"
+        wait_for 30 test -e "got-$number"
     done
     touch go
     wait_for 60 queue_is_empty
