@@ -206,6 +206,27 @@ def far():
         g.calls = [("batchnorm", [("leaf", i) for i in range(5)], [1e-5, 0.5, 0], batch_norm)]
         values, grads, states = exact = run(g, torch.float64, [0])
         yield written(g, f"batchnorm-at-{place:g}", [0], values, grads, states, of_largest(exact, 1e-10, 3))
+    yield many(2e6, 100, 200)
+    yield many(12345678, 1000, 1000)
+
+
+def many(place, a, b):
+    """a times b whole numbers around `place`, whose mean it is, in no order. The first four are shown."""
+    def around(n):
+        half = (3 * torch.randn(n // 2, dtype=torch.float64, generator=noise)).round()
+        return torch.cat([half, -half])[torch.randperm(n, generator=noise)]
+
+    noise = torch.Generator().manual_seed(1)
+    g = Graph(random.Random(1))
+    g.leaves = [around(a).reshape(a, 1, 1), place + torch.stack([around(b), around(b)], 1).reshape(1, b, 2)]
+    g.leaves += [torch.tensor(pair, dtype=torch.float64) for pair in ([1, -2], [0.5, 1], [0, place], [1, 4])]
+    g.buffers = {0, 1, 4, 5}
+    g.calls = [("add", [("leaf", 0), ("leaf", 1)], [], torch.add),
+               ("reshape", [("call", 0)], [a * b, 2], lambda t: t.reshape(a * b, 2)),
+               ("batchnorm", [("call", 1)] + [("leaf", i) for i in range(2, 6)], [1e-5, 0.5, 0], batch_norm),
+               ("slice", [("call", 2)], [0, 0, 4], lambda t: t.narrow(0, 0, 4))]
+    values, grads, states = exact = run(g, torch.float64, [3])
+    return written(g, f"batchnorm-of-{a * b}-at-{place:g}", [3], values, grads, states, of_largest(exact, 1e-9, 4))
 
 
 def main():

@@ -243,6 +243,8 @@ void pl_lower_avg_pool2d_backward(struct pl_lower *l, size_t i, struct pl_hlo_va
 
 /* ---- batch norm: kept[] = x - mean, and inv_std, [batch, channels, inner]; and y ---- */
 
+#define SAMPLE 16 /* images, and values of each */
+
 static const unsigned all_but_channels = 1u | 1u << 2;
 
 /* The mean over all but the channels, and over the replicas that share statistics. */
@@ -269,23 +271,37 @@ static void run_on(struct pl_lower *l, size_t i, size_t k, struct pl_hlo_value v
                        pl_hlo_with(l->h, "multiply", value, momentum));
 }
 
-/* The mean and variance of x, and x less the mean. Far from 0 the sum of x has an error of some
- * deviations in f32: the sum of the differences tells it, in the pass over x that squares them. */
+/* Some values of some images. The steps are odd: rows of an image, whose ends are often alike, have
+ * even sizes. */
+static struct pl_hlo_value sample_of(struct pl_hlo *h, struct pl_hlo_value x)
+{
+    static const size_t first[3];
+    size_t step[] = {x.shape[0] / SAMPLE | 1, 1, x.shape[2] / SAMPLE | 1};
+
+    return pl_hlo_strided_slice(h, x, first, x.shape, step);
+}
+
+/* The mean and variance of x, and x less the mean. Far from 0 a sum of x has an error of many
+ * deviations in f32, which grows with the number of its terms. So the mean of a sample is taken off
+ * first. Then two passes over x each find what is left of the mean, and the second one the squares
+ * too. */
 static struct pl_hlo_value statistics_of(struct pl_lower *l,
                                          struct pl_hlo_value x,
                                          struct pl_hlo_value *ret_mean,
                                          struct pl_hlo_value *ret_var)
 {
     struct pl_hlo *h = l->h;
-    struct pl_hlo_value mean = mean_of(l, x), off, var;
+    struct pl_hlo_value mean = mean_of(l, sample_of(h, x)), off, rest, var;
 
     x = pl_hlo_two(h, "subtract", x, pl_hlo_along(h, mean, 1, x));
     off = mean_of(l, x);
+    x = pl_hlo_two(h, "subtract", x, pl_hlo_along(h, off, 1, x));
+    rest = mean_of(l, x);
     var = mean_of(l, pl_hlo_two(h, "multiply", x, x));
-    var = pl_hlo_two(h, "subtract", var, pl_hlo_two(h, "multiply", off, off));
+    var = pl_hlo_two(h, "subtract", var, pl_hlo_two(h, "multiply", rest, rest));
     *ret_var = pl_hlo_with(h, "maximum", var, 0); /* by rounding; NaN stays */
-    *ret_mean = pl_hlo_two(h, "add", mean, off);
-    return pl_hlo_two(h, "subtract", x, pl_hlo_along(h, off, 1, x));
+    *ret_mean = pl_hlo_two(h, "add", mean, pl_hlo_two(h, "add", off, rest));
+    return pl_hlo_two(h, "subtract", x, pl_hlo_along(h, rest, 1, x));
 }
 
 void pl_lower_batchnorm_forward(struct pl_lower *l, size_t i)
