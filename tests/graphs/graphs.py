@@ -5,6 +5,7 @@
 graphs.py N [SEED]    writes N graphs to standard output; the same N and seed write the same.
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
 graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN, quotients, and batch norms far from 0.
+graphs.py --far       writes batch norms of many numbers far from 0.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
 computed in f64 and f32; halves.py has the 16-bit types. What is compared with f32 may differ by much more than the two do."""
@@ -206,6 +207,10 @@ def far():
         g.calls = [("batchnorm", [("leaf", i) for i in range(5)], [1e-5, 0.5, 0], batch_norm)]
         values, grads, states = exact = run(g, torch.float64, [0])
         yield written(g, f"batchnorm-at-{place:g}", [0], values, grads, states, of_largest(exact, 1e-10, 3))
+
+
+def many_far():
+    """Where the mean of squares less the square of the mean is off in f64, too."""
     yield many(2e6, 100, 200)
     yield many(12345678, 1000, 1000)
 
@@ -234,6 +239,9 @@ def main():
     names = sorted(OPS)
     if sys.argv[1] == "--huge":
         print("\n".join(huge()))
+        return
+    if sys.argv[1] == "--far":
+        print("\n".join(many_far()))
         return
     if sys.argv[1] == "--each":
         for name in names:
