@@ -71,7 +71,7 @@ int pl_run_stopped_at(const struct pl_run *run, const json_t *result, enum pl_tr
 
     if (number && is_inferred(cause, number))
         return number;
-    /* The hub sends it, too, after a failure of another rank. */
+    /* The hub also sends SIGTERM, after a failure of another rank. */
     if (number == SIGTERM && state != PL_TRIAL_DONE)
         return 0;
     if (state == PL_TRIAL_FAILED && pl_cause_parse(pl_json_string(cause, "kind")) == PL_CAUSE_EXIT)

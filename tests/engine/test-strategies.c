@@ -320,7 +320,7 @@ static void test_batch_norm_over_ranks(void **state)
     assert_non_null(strstr(dp->error, "between ranks, not between the devices"));
 }
 
-/* The squares of such numbers lose the variance in sums of f64, too: a GPU alone does lose it. */
+/* Sums of such squares lose the variance also in f64. One GPU alone still loses it. */
 static void test_batch_norm_over_ranks_far_from_0(void **state)
 {
     bool gpu = getenv("PLUME_TEST_GPU");

@@ -207,7 +207,7 @@ static void test_rank_file_is_seen_when_it_is_busy(void **state)
     close_capture();
 }
 
-/* What a muted rank writes comes out at Slurm's end once somebody has removed its file. */
+/* A muted rank's lines go to Slurm's output once somebody has removed the rank's file. */
 static void removed_file(void)
 {
     struct pollfd p = {.events = POLLIN};

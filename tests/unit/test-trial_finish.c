@@ -379,7 +379,7 @@ static void test_finish_stopped(void **state)
     stopped_with(term, near, 143, "cancelled", "cancelled");
     signal_option = "TERM@60";
     stopped_with(good, near, 138, "cancelled", "cancelled");
-    /* Slurm ends the job: scancel sends SIGTERM, too, as long as slurmctld answers. */
+    /* Slurm ends the job, as after scancel, which sends SIGTERM as well. */
     stopped_with(term, completing, 143, "cancelled", "cancelled");
     stopped_with(term, "exit 1", 143, "cancelled", "cancelled");
     signal_option = "USR1@60";

@@ -193,7 +193,8 @@ static size_t write_file(struct file *f)
     return len;
 }
 
-/* fstat() asks for times, too: a client of NFS would send what was written, and wait for it. */
+/* Not by fstat(): it asks for times, for which an NFS client first sends what was written, and
+ * waits. */
 static bool is_removed(int fd)
 {
     struct statx st;
