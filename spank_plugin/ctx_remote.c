@@ -5,8 +5,8 @@
  *   task_post_fork  (root)                   tells it of the task
  *   task_init       (user, in the task)      joins, or says why not and ends the task
  *   task_exit       (root)                   tells it of the end; with the last one, waits until
- * the trial's files are written, as srun returns then exit            (root)                   says
- * goodbye to it
+ *                                            the trial's files are written: srun returns then
+ *   exit            (root)                   says goodbye to it
  *
  * Whatever fails before task_init is kept in `failure`: only there does Slurm show a message to the
  * user and fail the task without draining the node. */
