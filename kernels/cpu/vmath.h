@@ -10,9 +10,9 @@
 
 #define PL_INLINE static inline __attribute__((always_inline))
 
-/* e^x for x in [-87, 88]: Cody and Waite's reduction to |r| <= ln(2)/2 and the Taylor polynomial of
- * degree 7, relative error below 2e-7. */
-PL_INLINE float pl_exp_in_range(float x)
+/* Cody and Waite's reduction for x in [-87, 88]: x = n ln(2) + r, |r| <= ln(2)/2. Returns (e^r - 1)
+ * / r, by the Taylor polynomial of e^r of degree 7, and sets r and 2^n. */
+PL_INLINE float pl_exp_parts(float x, float *ret_r, float *ret_power)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     float shifted = x * 1.44269504f + magic;
@@ -20,7 +20,6 @@ PL_INLINE float pl_exp_in_range(float x)
     float r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.98412698e-4f;
     uint32_t bits;
-    float power;
 
     p = p * r + 1.38888889e-3f;
     p = p * r + 8.33333333e-3f;
@@ -28,11 +27,19 @@ PL_INLINE float pl_exp_in_range(float x)
     p = p * r + 1.66666667e-1f;
     p = p * r + 0.5f;
     p = p * r + 1.0f;
-    p = p * r + 1.0f;
     memcpy(&bits, &shifted, sizeof(bits));
     bits = (bits + 127u) << 23; /* the integer is in the low bits of shifted */
-    memcpy(&power, &bits, sizeof(power));
-    return p * power;
+    memcpy(ret_power, &bits, sizeof(*ret_power));
+    *ret_r = r;
+    return p;
+}
+
+/* e^x for x in [-87, 88], relative error below 2e-7. */
+PL_INLINE float pl_exp_in_range(float x)
+{
+    float r, power, p = pl_exp_parts(x, &r, &power);
+
+    return (p * r + 1.0f) * power;
 }
 
 /* e^x, clamped to e^-87 below and e^88 above. */
@@ -54,11 +61,20 @@ PL_INLINE float pl_sigmoid(float x)
     return 1 / (1 + pl_exp(-x));
 }
 
+/* e^x - 1 for x <= 0; relative error below 3e-7, also where x is small. */
+PL_INLINE float pl_expm1_nonpositive(float x)
+{
+    float r, power, p = pl_exp_parts(x < -87.0f ? -87.0f : x, &r, &power);
+
+    return p * r * power + (power - 1);
+}
+
+/* The relative error is below 4e-7. */
 PL_INLINE float pl_tanh(float x)
 {
-    float e = pl_exp_nonpositive(-2 * fabsf(x));
+    float less = pl_expm1_nonpositive(-2 * fabsf(x));
 
-    return copysignf((1 - e) / (1 + e), x);
+    return copysignf(less / (2 + less), x);
 }
 
 PL_INLINE float pl_at_least(float x, float low)

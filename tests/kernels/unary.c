@@ -59,9 +59,29 @@ static void huge(const struct pl_kernels *ref, const struct pl_kernels *got, enu
     compare(ref, got, 2 * PL_COUNT(numbers), act, x, -1);
 }
 
+/* The tanh of a small number is as exact as the number. */
+static void small(const struct pl_kernels *ref, const struct pl_kernels *got)
+{
+    const size_t n = 400;
+    float *x = check_floats(n, FILL_ZERO);
+    float *y = check_floats(n, FILL_RANDOM), *y2 = check_floats(n, FILL_RANDOM);
+    struct pl_unary_args a = {.n = n, .act = PL_ACT_TANH, .x = x, .y = y};
+
+    check_case("tanh of small numbers");
+    for (size_t i = 0; i < n; i++)
+        x[i] = (i % 2 ? -1.0f : 1.0f) * powf(10, 1 - (float)i / 40); /* to 1e-9 */
+    ref->unary_forward(&a);
+    a.y = y2;
+    got->unary_forward(&a);
+    for (size_t i = 0; i < n; i++)
+        check_close("y", i, y2[i], y[i], 1e-6 * fabs(y[i]));
+    check_end_case();
+}
+
 /* Not finite numbers are left to the activations' own conventions (inf times 0). */
 void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
+    small(ref, got);
     for (int act = PL_ACT_NONE; act <= PL_ACT_SIGMOID; act++) {
         for (size_t n = 1; n < 70; n++)
             for (int fill = 0; fill <= FILL_DENORM; fill++)
