@@ -96,6 +96,37 @@ static void test_types(void **state)
     assert_non_null(strstr(err.text, "all need the same"));
 }
 
+/* Two times that are a minute apart: in f32 both would be one number before the shift. */
+static void test_numbers_far_from_0_are_shifted_before_they_are_rounded(void **state)
+{
+    static const double f64[] = {1700000000, 1700000060};
+    static const float f32[] = {101325, 101330.25f};
+    static const int32_t i32[] = {1700000000, 1700000060};
+    const struct plume_array arrays[] = {
+        {.dtype = PLUME_F64, .rank = 1, .shape = {2}, .count = 2, .stride = 8, .data = f64},
+        {.dtype = PLUME_I32, .rank = 1, .shape = {2}, .count = 2, .stride = 4, .data = i32},
+        {.dtype = PLUME_F32, .rank = 1, .shape = {2}, .count = 2, .stride = 4, .data = f32},
+    };
+    struct plume_data data = {.n_fields = 3,
+                              .field = {{&arrays[0], PLUME_F32, 1.0 / 60, -1700000000.0 / 60},
+                                        {&arrays[1], PLUME_F32, 1.0 / 60, -1700000000.0 / 60},
+                                        {&arrays[2], PLUME_F32, 0.1, -10132.5}}};
+    struct pl_loader_options options = {.batch_size = 2, .world_size = 1};
+    const struct plume_batch *batch;
+    struct pl_loader l;
+
+    assert_int_equal(pl_loader_open(&l, &data, &options, NULL), 0);
+    batch = pl_loader_next(&l);
+    for (size_t i = 0; i < 3; i++) {
+        const float *got = batch->field[i]->data;
+        float want = i < 2 ? 1 : 0.525f;
+
+        assert_float_equal(got[0], 0, 1e-7);
+        assert_float_equal(got[1], want, 1e-6);
+    }
+    pl_loader_finish(&l);
+}
+
 struct source {
     size_t calls, bad; /* the sample that fails */
 };
@@ -241,6 +272,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_are_converted),
         cmocka_unit_test(test_types),
+        cmocka_unit_test(test_numbers_far_from_0_are_shifted_before_they_are_rounded),
         cmocka_unit_test(test_own_source),
         cmocka_unit_test(test_synthetic_fields),
         cmocka_unit_test(test_prefetching_changes_nothing),
