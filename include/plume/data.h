@@ -55,7 +55,9 @@ struct plume_source {
     /* CSV: column names, or column numbers from 0, separated by commas, in the order of the array;
      * NULL means all. */
     const char *columns;
-    int header; /* CSV: 1 = the first line has names, -1 = it has not, 0 = detect */
+    /* CSV: 1 = the first line has names, -1 = it has not, 0 = detect: a line of numbers, or one
+     * without any; other lines are refused. */
+    int header;
     /* Only this share of the samples (windows: of the tokens), e.g. 0.9 to 1 for validation.
      * end 0 means 1. */
     double begin, end;

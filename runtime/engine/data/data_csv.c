@@ -97,14 +97,14 @@ static int bad_field(int r, size_t line, size_t column, struct pl_error *err)
                         column);
 }
 
-/* Counts the columns of the first line; tells if all of them are numbers. */
+/* Counts the columns of the first line, and those that are numbers. */
 static int
-look(struct table *t, const char *p, const char *end, bool *ret_numbers, struct pl_error *err)
+look(struct table *t, const char *p, const char *end, size_t *ret_numbers, struct pl_error *err)
 {
     char field[FIELD_MAX + 1];
     double value;
 
-    *ret_numbers = true;
+    *ret_numbers = 0;
     while (p) {
         int r = next_field(&p, end, field);
 
@@ -113,12 +113,13 @@ look(struct table *t, const char *p, const char *end, bool *ret_numbers, struct 
         if (++t->columns > COLUMNS_MAX)
             return pl_error_set(err, -EINVAL, "line %zu has more than %d columns", t->line,
                                 COLUMNS_MAX);
-        *ret_numbers = *ret_numbers && pl_parse_double(field, &value, NULL) == 0;
+        *ret_numbers += pl_parse_double(field, &value, NULL) == 0;
     }
     return 0;
 }
 
-/* Finds a column by its name in the first line, or by its number; -ENOENT. */
+/* Finds a column by its name in the first line, or by its number; -ENOENT, -EEXIST if two have the
+ * name. */
 static int find_column(const struct table *t,
                        const char *p,
                        const char *end,
@@ -127,14 +128,19 @@ static int find_column(const struct table *t,
                        size_t *ret)
 {
     char field[FIELD_MAX + 1];
+    bool found = false;
     int64_t number;
 
     for (size_t i = 0; header && p; i++) {
-        if (next_field(&p, end, field) == 0 && strcmp(field, name) == 0) {
-            *ret = i;
-            return 0;
-        }
+        if (next_field(&p, end, field) < 0 || strcmp(field, name) != 0)
+            continue;
+        if (found)
+            return -EEXIST;
+        found = true;
+        *ret = i;
     }
+    if (found)
+        return 0;
     if (pl_parse_int(name, 0, (int64_t)t->columns - 1, &number, NULL) < 0)
         return -ENOENT;
     *ret = (size_t)number;
@@ -151,13 +157,18 @@ static int choose(struct table *t,
     const char *list_end = columns ? columns + strlen(columns) : NULL;
     char name[FIELD_MAX + 1];
     size_t column;
+    int r;
 
     for (size_t i = 0; !columns && i < t->columns; i++)
         t->place[i] = (uint16_t)++t->n_chosen;
     while (columns) {
         if (next_field(&columns, list_end, name) < 0)
             return pl_error_set(err, -EINVAL, "the list of columns is malformed");
-        if (find_column(t, p, end, header, name, &column) < 0)
+        r = find_column(t, p, end, header, name, &column);
+        if (r == -EEXIST)
+            return pl_error_set(err, -EINVAL, "two columns have the name '%s': choose by number",
+                                name);
+        if (r < 0)
             return pl_error_set(err, -EINVAL, "no column '%s'", name);
         if (t->place[column])
             return pl_error_set(err, -EINVAL, "column '%s' is chosen twice", name);
@@ -218,13 +229,20 @@ static bool make_integers(double *values, size_t n)
 static int read_table(struct table *t, const struct plume_source *source, struct pl_error *err)
 {
     const char *begin, *end;
-    bool numbers, header;
+    size_t numbers;
+    bool header;
     int r;
 
     if (!next_line(t, &begin, &end))
         return pl_error_set(err, -EINVAL, "the table is empty");
     r = look(t, begin, end, &numbers, err);
-    header = source->header > 0 || (source->header == 0 && !numbers);
+    /* A sample with a text or a gap in it would be lost as names. */
+    if (r == 0 && source->header == 0 && numbers > 0 && numbers < t->columns)
+        return pl_error_set(err, -EINVAL,
+                            "line %zu has %zu numbers and %zu other texts: set the source's "
+                            "'header' to 1 if these are names, to -1 if this is a sample",
+                            t->line, numbers, t->columns - numbers);
+    header = source->header > 0 || (source->header == 0 && numbers == 0);
     if (r == 0)
         r = choose(t, source->columns, begin, end, header, err);
     if (r == 0 && !header)

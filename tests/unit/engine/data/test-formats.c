@@ -270,6 +270,29 @@ static void test_csv(void **state)
 
 #define TEXT(s) s, sizeof(s) - 1
 
+/* As the files of UCI's archive: no names, and a column of texts. */
+static void test_csv_of_a_first_line_with_numbers_and_texts(void **state)
+{
+    struct plume_source s = {.format = PLUME_FORMAT_CSV, .columns = "0,1"};
+    struct pl_error err;
+    struct plume_array a;
+
+    refused(&s, TEXT("5.1,3.5,setosa\n4.9,3,setosa\n"), "line 1 has 2 numbers and 1 other texts");
+    s.columns = NULL;
+    refused(&s, TEXT("5.1,,1\n4.9,3,1\n"), "line 1 has 2 numbers and 1 other texts");
+    s.columns = "0,1";
+    s.header = -1;
+    assert_int_equal(parse(&s, TEXT("5.1,3.5,setosa\n4.9,3,setosa\n"), &a, &err), 0);
+    assert_int_equal(a.shape[0], 2);
+    assert_true(f64(&a, 0) == 5.1 && f64(&a, 3) == 3);
+    pl_array_close(&a);
+    s.header = 1;
+    s.columns = "2020";
+    assert_int_equal(parse(&s, TEXT("country,2019,2020\nx,1,2\n"), &a, &err), 0);
+    assert_int_equal(i32(&a, 0), 2);
+    pl_array_close(&a);
+}
+
 static void test_csv_quotes_and_order(void **state)
 {
     static const char table[] = "\xef\xbb\xbfid,\"a, \"\"b\"\"\",c\n1,\"2\" , 3\n4,5.5,\"6\"\n";
@@ -296,6 +319,8 @@ static void test_csv_quotes_and_order(void **state)
     refused(&s, TEXT("id,b\n7\0junk,2\n"), "line 2, column 0: its quotes are wrong, or");
     s.columns = "id,0";
     refused(&s, table, sizeof(table) - 1, "column '0' is chosen twice");
+    s.columns = "a";
+    refused(&s, TEXT("a,b,a\n1,2,3\n"), "two columns have the name 'a'");
     s.columns = "\"id";
     refused(&s, table, sizeof(table) - 1, "list of columns");
 }
@@ -461,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_csv),
         cmocka_unit_test(test_files),
+        cmocka_unit_test(test_csv_of_a_first_line_with_numbers_and_texts),
         cmocka_unit_test(test_csv_quotes_and_order),
         cmocka_unit_test(test_csv_limits),
         cmocka_unit_test(test_synthetic),
