@@ -26,14 +26,15 @@
 
 #define PAUSE_NS 10000000
 
-/* The start of a file of /proc. False: it cannot be read. */
-static bool read_proc(const char *path, char *ret, size_t size)
+/* The start of a file of /proc. 0, -ESRCH (the process has ended) or another negative errno. */
+static int read_proc(const char *path, char *ret, size_t size)
 {
     _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, ret, size - 1);
+    int code = n < 0 ? errno : 0;
 
     ret[PL_MAX(n, (ssize_t)0)] = '\0';
-    return n > 0;
+    return n > 0 ? 0 : n == 0 || code == ENOENT ? -ESRCH : -code;
 }
 
 /* Of a process, or of one of its threads alone. */
@@ -42,10 +43,12 @@ read_stat(const char *path, pid_t thread, struct pl_process_stat *ret, unsigned 
 {
     unsigned long long env_start = 0, env_end = 0;
     char text[1024], *name, *p;
+    int r;
 
     *ret_threads = 0;
-    if (!read_proc(path, text, sizeof(text)))
-        return -ESRCH;
+    r = read_proc(path, text, sizeof(text));
+    if (r < 0)
+        return r;
     name = strchr(text, '(');
     p = strrchr(text, ')'); /* ends field 2, the name, which may hold anything */
     if (!name || !p)
@@ -133,7 +136,7 @@ bool pl_process_may_survive(pid_t pid, int sig)
     char path[32], text[4096];
 
     snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-    if (!read_proc(path, text, sizeof(text)))
+    if (read_proc(path, text, sizeof(text)) < 0)
         return true;
     for (size_t i = 0; i < PL_COUNT(sets); i++)
         mask |= proc_value(text, sets[i], 16, ~0ull);
@@ -153,7 +156,7 @@ pid_t pl_process_of_pidfd(int pidfd)
     long long pid;
 
     snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", pidfd);
-    if (!read_proc(path, text, sizeof(text)))
+    if (read_proc(path, text, sizeof(text)) < 0)
         return 0;
     pid = (long long)proc_value(text, "\nPid:", 10, 0);
     return pid > 0 ? (pid_t)pid : 0;

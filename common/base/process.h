@@ -33,7 +33,7 @@ struct pl_process_stat {
 
 /* Reads /proc/PID/stat (proc(5)). A process whose first thread has ended is no zombie while others
  * run: the facts are those of one that does, and its files in /proc, as the environment, are at
- * /proc/THREAD. 0, -ESRCH (it is gone, or cannot be seen). */
+ * /proc/THREAD. 0, -ESRCH (it is gone), or -errno (it cannot be seen). */
 int pl_process_stat(pid_t pid, struct pl_process_stat *ret);
 
 /* False only if this signal ends the process for certain: it has its default action, and the

@@ -64,7 +64,7 @@ static json_t *process_json(const struct pl_ghost *g)
     return o;
 }
 
-/* {"node","gpus":[..],"processes":[..]} */
+/* {"node","gpus":[..],"unsure":true,"processes":[..]} */
 static json_t *node_json(const struct pl_ghosts *ghosts)
 {
     const char *named = pl_env_text(PL_ENV_SLURMD_NODENAME);
@@ -77,6 +77,8 @@ static json_t *node_json(const struct pl_ghosts *ghosts)
         r = add_text(o, "node", named ? named : host);
     if (r == 0 && ghosts->gpus)
         r = json_object_set(o, "gpus", ghosts->gpus);
+    if (r == 0 && ghosts->unsure)
+        r = json_object_set_new(o, "unsure", json_true());
     for (size_t i = 0; i < ghosts->n && r == 0; i++)
         r = json_array_append_new(processes, process_json(&ghosts->list[i]));
     if (r == 0)
@@ -192,6 +194,15 @@ static void process_row(struct pl_table *t, const json_t *p)
     pl_table_cell(t, PL_TERM_PLAIN, pl_json_string(p, "command"));
 }
 
+static const char *words_for_none(const struct pl_plstat *ps, bool unsure)
+{
+    if (ps->ghosts.epilog)
+        return unsure ? "no process of the job is known to be left"
+                      : "no process of the job is left";
+    return unsure ? "no process is known to hold a GPU or to carry PLUME_RUN_DIR"
+                  : "no process holds a GPU or carries PLUME_RUN_DIR";
+}
+
 static int print_processes(struct pl_plstat *ps, const json_t *node)
 {
     struct pl_table t = {0};
@@ -211,7 +222,8 @@ static int print_processes(struct pl_plstat *ps, const json_t *node)
     if (i)
         r = pl_table_print(&t, ps->columns, ps->color, &ps->text);
     else
-        r = pl_plstat_line(ps, PL_TERM_PLAIN, "no process holds a GPU or carries PLUME_RUN_DIR");
+        r = pl_plstat_line(ps, PL_TERM_PLAIN, "%s",
+                           words_for_none(ps, json_is_true(json_object_get(node, "unsure"))));
     pl_table_finish(&t);
     return r;
 }
@@ -302,10 +314,10 @@ static int choose(struct pl_plstat *ps, struct pl_ghosts *ghosts, struct pl_erro
         if (g)
             g->end = true;
         else
-            pl_notes_add(&ps->notes, true,
-                         "%lld: not ended: no process of this number holds a GPU or carries "
-                         "PLUME_RUN_DIR",
-                         (long long)pid);
+            pl_notes_add(&ps->notes, true, "%lld: not ended: no process of this number %s",
+                         (long long)pid,
+                         ghosts->unsure ? "is known to hold a GPU or to carry PLUME_RUN_DIR"
+                                        : "holds a GPU or carries PLUME_RUN_DIR");
     }
     for (size_t i = 0; i < ghosts->n && !ps->ghosts.pids; i++)
         ghosts->list[i].end = ghosts->list[i].mine && ghosts->list[i].state == PL_GHOST_ENDED;

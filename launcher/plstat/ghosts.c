@@ -9,6 +9,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define GPUS_MS                                                                                    \
     20000 /* a driver that is just loaded takes seconds; one with a lost GPU for ever              \
@@ -43,7 +44,7 @@ void pl_ghosts_finish(struct pl_ghosts *ghosts)
 
 /* ---- GPUs ---- */
 
-/* Asks the driver through plrund, in a process of its own. */
+/* Asks the driver through plrund, in a process of its own. -ENODEV: no driver is here. */
 static int sample_gpus(json_t **ret, struct pl_error *err)
 {
     _cleanup_free_ char *folder = pl_program_folder();
@@ -62,14 +63,80 @@ static int sample_gpus(json_t **ret, struct pl_error *err)
         return pl_error_set(err, r, "the GPU driver did not answer within %d s", GPUS_MS / 1000);
     if (r < 0)
         return r;
-    said = pl_buf_str(&child.err);
+    said = child.err.len ? pl_buf_str(&child.err) : "plrund failed";
     if (child.status != 0)
-        return pl_error_set(err, -EIO, "%.*s", (int)strcspn(said, "\n"), said);
+        return pl_error_set(
+            err,
+            WIFEXITED(child.status) && WEXITSTATUS(child.status) == PL_EXIT_NOT_FOUND ? -ENODEV
+                                                                                      : -EIO,
+            "%.*s", (int)strcspn(said, "\n"), said);
     r = pl_json_parse(child.out.data, strcspn(pl_buf_str(&child.out), "\n"), SAMPLE_MAX_BYTES,
                       &message, err);
-    if (r == 0 && pl_msg_read(message, PL_WIRE_NODE_TO_HUB, &m) == 0 && m.type == PL_MSG_NODE_GPUS)
+    if (r == 0 && (pl_msg_read(message, PL_WIRE_NODE_TO_HUB, &m) < 0 || m.type != PL_MSG_NODE_GPUS))
+        return pl_error_set(err, -EPROTO, "plrund's answer cannot be read");
+    if (r == 0)
         *ret = json_incref(m.node_gpus.gpus);
     return r;
+}
+
+static void note_no_sample(struct pl_ghosts *ghosts, struct pl_notes *notes, int r, const char *why)
+{
+    bool none = r == -ENODEV; /* as on most machines: then nothing holds a GPU */
+
+    /* What a job left is known by its processes alone. */
+    pl_notes_add(notes, r == -ETIMEDOUT || (!none && !ghosts->epilog),
+                 r == -ETIMEDOUT ? "%s" : "no GPUs seen: %s", why);
+    ghosts->unsure |= !none && !ghosts->epilog;
+}
+
+/* GPUs whose processes the driver does not tell: one that is lost, or is divided (MIG) and shows
+ * them to root alone. */
+static void note_unread(struct pl_ghosts *ghosts, struct pl_notes *notes)
+{
+    unsigned n = 0;
+    int64_t first = -1;
+    json_t *gpu;
+    size_t i;
+
+    json_array_foreach (ghosts->gpus, i, gpu)
+        if (json_is_true(json_object_get(gpu, "processes_unread")) && !n++)
+            pl_json_int(gpu, "gpu", &first);
+    if (!n || ghosts->epilog)
+        return;
+    pl_notes_add(notes, true,
+                 "the driver does not tell which processes hold %u GPU%s (the first: GPU %lld)", n,
+                 n == 1 ? "" : "s", (long long)first);
+    ghosts->unsure = true;
+}
+
+static bool is_listed(const struct pl_ghosts *ghosts, int64_t pid)
+{
+    for (size_t i = 0; i < ghosts->n; i++)
+        if (ghosts->list[i].process.pid == pid)
+            return true;
+    return false;
+}
+
+/* Processes that the driver names and /proc does not show. */
+static void note_hidden(struct pl_ghosts *ghosts, struct pl_notes *notes)
+{
+    unsigned n = 0;
+    int64_t pid, first = -1;
+    json_t *gpu, *process;
+    size_t i, k;
+
+    json_array_foreach (ghosts->gpus, i, gpu) {
+        json_array_foreach (json_object_get(gpu, "processes"), k, process)
+            if (pl_json_int(process, "pid", &pid) == 0 && !is_listed(ghosts, pid) && !n++)
+                first = pid;
+    }
+    if (!n || ghosts->epilog)
+        return;
+    pl_notes_add(notes, true,
+                 "/proc does not show %u of the processes that hold GPUs (the first: %lld): it "
+                 "hides them, or they have just ended",
+                 n, (long long)first);
+    ghosts->unsure = true;
 }
 
 /* Adds the GPUs that a process holds. */
@@ -197,6 +264,7 @@ static void count_silent(struct find *f, const struct pl_node_process *p)
 
 static void note_silent(const struct find *f)
 {
+    f->ghosts->unsure |= f->n_silent > 0;
     if (f->n_silent && f->why_silent != -ETIMEDOUT)
         pl_notes_add(f->notes, true,
                      "cannot read the memory of processes: %s; %u of them may be of an ended job "
@@ -254,12 +322,13 @@ int pl_ghosts_find(struct pl_ghosts *ghosts, struct pl_notes *notes, struct pl_e
 
     if (r == -ENOMEM)
         return pl_error_nomem(err);
-    if (r == -ETIMEDOUT)
-        pl_notes_add(notes, true, "%s", pl_error_text(&why));
-    else if (r < 0) /* most machines have no driver */
-        pl_notes_add(notes, false, "no GPUs seen: %s", pl_error_text(&why));
+    if (r < 0)
+        note_no_sample(ghosts, notes, r, pl_error_text(&why));
+    note_unread(ghosts, notes);
     r = pl_node_processes_each(each, &f, err);
     note_silent(&f);
+    if (r == 0)
+        note_hidden(ghosts, notes);
     if (f.n_too_many)
         pl_notes_add(notes, true,
                      "user %u has processes of more than %d jobs: Slurm was not asked for %u more",

@@ -36,6 +36,7 @@ struct pl_ghosts {
     uid_t job_uid;
     bool at_once; /* end by SIGKILL alone */
     json_t *gpus; /* array as in the message node_gpus (common/proto/messages.h); NULL: none seen */
+    bool unsure;  /* the list may lack processes; a note says why */
     struct pl_ghost *list;
     size_t n;
 };

@@ -29,7 +29,7 @@ static int read_uid(pid_t pid, uid_t *ret)
     const char *line = r == 0 ? strstr(pl_buf_str(&text), "\nUid:\t") : NULL;
 
     if (!line)
-        return -ESRCH;
+        return r == 0 || r == -ENOENT ? -ESRCH : r;
     *ret = (uid_t)strtoul(line + 6, NULL, 10);
     return 0;
 }
@@ -129,7 +129,7 @@ int pl_node_processes_each(int (*f)(void *ctx, struct pl_node_process *p),
 
     if (!proc)
         return pl_error_errno(err, errno, "cannot list the processes in /proc");
-    while (r == 0 && (entry = readdir(proc))) {
+    while (r == 0 && (errno = 0, entry = readdir(proc))) {
         struct pl_node_process p = {0};
 
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9' ||
@@ -139,10 +139,12 @@ int pl_node_processes_each(int (*f)(void *ctx, struct pl_node_process *p),
         r = pl_node_process_get((pid_t)pid, &p);
         if (r == 0)
             r = f(ctx, &p);
-        else if (r == -ESRCH)
-            r = 0; /* it has ended meanwhile */
+        else if (r == -ESRCH || r == -EACCES || r == -EPERM)
+            r = 0; /* it has ended meanwhile, or is another user's where /proc hides those */
         pl_node_process_finish(&p);
     }
+    if (r == 0 && errno)
+        r = -errno;
     closedir(proc);
     pl_process_memory_finish();
     if (r == -ENOMEM)

@@ -43,10 +43,12 @@ static const struct {
 int pl_nvml_open(struct pl_nvml *ret, const char *path, struct pl_error *err)
 {
     struct pl_nvml nvml = {.library = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
+    const char *said = nvml.library ? NULL : dlerror();
     int r;
 
-    if (!nvml.library)
-        return pl_error_set(err, -ENOENT, "cannot load '%s': %s", path, dlerror());
+    if (!nvml.library) /* dlopen(3) gives no code: it may also have had no memory, or no files */
+        return pl_error_set(err, said && strstr(said, strerror(ENOENT)) ? -ENOENT : -EIO,
+                            "cannot load '%s': %s", path, said ? said : "?");
     for (size_t i = 0; i < PL_COUNT(table); i++) {
         void *symbol = dlsym(nvml.library, table[i].name);
 
@@ -60,9 +62,10 @@ int pl_nvml_open(struct pl_nvml *ret, const char *path, struct pl_error *err)
     }
     r = nvml.init();
     if (r != PL_NVML_SUCCESS) {
-        pl_error_set(err, -EIO, "the GPU driver does not answer: %s", nvml.error_string(r));
+        r = pl_error_set(err, r == PL_NVML_DRIVER_NOT_LOADED ? -ENODEV : -EIO,
+                         "the GPU driver does not answer: %s", nvml.error_string(r));
         dlclose(nvml.library);
-        return -EIO;
+        return r;
     }
     *ret = nvml;
     return 0;

@@ -13,7 +13,9 @@
 enum {
     PL_NVML_SUCCESS = 0,
     PL_NVML_NOT_SUPPORTED = 3,
+    PL_NVML_NO_PERMISSION = 4,
     PL_NVML_INSUFFICIENT_SIZE = 7,
+    PL_NVML_DRIVER_NOT_LOADED = 9,
     PL_NVML_TIMEOUT = 10,
     PL_NVML_GPU_IS_LOST = 15,
 };
@@ -83,7 +85,8 @@ struct pl_nvml {
 };
 
 /* Loads the library at path and starts it. -ENOENT where it is not there, -ENOSYS where it lacks a
- * function, -EIO where it does not start (no driver). May block while the driver loads. */
+ * function, -ENODEV where no driver is loaded, -EIO where it does not start, or cannot be loaded.
+ * May block while the driver loads. */
 int pl_nvml_open(struct pl_nvml *ret, const char *path, struct pl_error *err);
 void pl_nvml_close(struct pl_nvml *nvml);
 

@@ -110,7 +110,7 @@ static int sample_gpus(void)
 
     if (r < 0)
         pl_log_error("gpu", "%s", pl_error_text(&err));
-    return r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
+    return r == -ENOENT || r == -ENODEV ? PL_EXIT_NOT_FOUND : r < 0 ? PL_EXIT_FAILED : PL_EXIT_OK;
 }
 
 static int run_prober(int fd)

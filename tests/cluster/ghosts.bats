@@ -171,6 +171,38 @@ TXT
     alive "$pid"
 }
 
+# idle_user COMMAND...: as a user without a process, whatever other tests run.
+idle_user() {
+    HOME=$WORK setpriv --reuid 65533 --regid 65533 --clear-groups -- "$@"
+}
+
+# unsure FRAGMENT [COMMAND...]: plstat ghosts --check claims no more than it knows, and says why.
+unsure() {
+    run idle_user "${@:2}" plstat ghosts --check
+    echo "$output"
+    [[ $status == 4 && $output == *"$1"* ]]
+    [[ $output != *'no process holds a GPU'* ]]
+}
+
+@test "where processes and GPUs cannot be looked at, plstat claims nothing of them" {
+    need_root
+    unsure 'no GPUs seen: cannot fork' prlimit --nproc=0
+    export PLUME_NVML=$FAKE_NVML PLUME_FAKE_NVML=$PWD/gpus.json
+    echo '{"gpus": [{"processes": 4}, {"handle": 15}]}' >gpus.json # divided and not root; lost
+    chmod a+r gpus.json
+    unsure 'the driver does not tell which processes hold 2 GPUs (the first: GPU 0)'
+    echo '{"gpus": [{"processes": [{"pid": 2147483647}]}]}' >gpus.json
+    unsure '/proc does not show 1 of the processes that hold GPUs (the first: 2147483647)'
+    echo '{"init": 999}' >gpus.json
+    unsure 'no GPUs seen: plrund: the GPU driver does not answer'
+    echo '{"init": 9}' >gpus.json # no driver is loaded: nothing can hold a GPU
+    run idle_user plstat ghosts --check
+    [[ $status == 0 && $output == *'does not answer: Driver Not Loaded'*'no process holds a GPU'* ]]
+    echo '{"gpus": [{}]}' >gpus.json
+    run idle_user plstat ghosts --check
+    [[ $status == 0 && $output == *'no process holds a GPU or carries PLUME_RUN_DIR'* ]]
+}
+
 @test "--job looks at the nodes of a running job" {
     # Each node's document is longer than what Slurm hands on of a line: srun mixes the pieces.
     LONG=/$(printf %03000d 0) job_runs --nodes 2

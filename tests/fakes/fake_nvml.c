@@ -3,7 +3,7 @@
  * replaces (by rename) while a program watches:
  *   {"gpus":[{"uuid","name","util","mem_util","power_mw","power_limit_mw","clock","clock_max",
  *             "mem_used","mem_total","temp","throttle":BITS,"ecc":[CORRECTED,UNCORRECTED],
- *             "processes":[{"pid","mem","util"}]}],
+ *             "processes":[{"pid","mem","util"}] (or the code of its failure), "handle":15}],
  *    "events":[{"gpu":0,"xid":79}, {"gpu":0}],      all so far; without xid: a double bit ECC error
  *    "init":9, "events_supported":false}
  *
@@ -106,8 +106,11 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *ret)
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **ret)
 {
+    unsigned code = PL_NVML_SUCCESS;
+
     *ret = (void *)(uintptr_t)(index + 1);
-    return PL_NVML_SUCCESS;
+    small(*ret, "handle", &code);
+    return (int)code;
 }
 
 EXPORT int nvmlDeviceGetUUID(void *device, char *ret, unsigned size)
@@ -179,6 +182,7 @@ nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct pl
 {
     json_t *list = key_of(device, "processes"), *process;
     unsigned n = 0;
+    int code = (int)json_integer_value(list); /* 0 of a list */
     size_t i;
 
     json_array_foreach (list, i, process)
@@ -191,7 +195,7 @@ nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct pl
         }
     json_decref(list);
     *count = n;
-    return PL_NVML_SUCCESS;
+    return code;
 }
 
 EXPORT int nvmlDeviceGetProcessUtilization(void *device,

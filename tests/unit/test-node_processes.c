@@ -4,6 +4,7 @@
 #include "launcher/plstat/node_processes.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
@@ -233,6 +234,30 @@ static void test_no_process_to_read_with(void **state)
     stop(pid);
 }
 
+static int any(void *ctx, struct pl_node_process *p)
+{
+    return 0;
+}
+
+/* What cannot be looked at is no process that has ended. */
+static void test_no_file_to_look_with(void **state)
+{
+    struct pl_error err = {0};
+    int fds[1024], n = 0;
+    struct rlimit before, few;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){PL_MIN(before.rlim_cur, (rlim_t)PL_COUNT(fds)), before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    while (n < (int)PL_COUNT(fds) && (fds[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        n++;
+    close(fds[--n]); /* for the list in /proc */
+    assert_int_equal(pl_node_processes_each(any, NULL, &err), -EMFILE);
+    while (n > 0)
+        close(fds[--n]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 /* Ends the child that reads, once; counts the processes that are not read. */
 static int end_reader(void *ctx, struct pl_node_process *p)
 {
@@ -273,6 +298,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_without_a_first_thread),
         cmocka_unit_test(test_each),
         cmocka_unit_test(test_no_process_to_read_with),
+        cmocka_unit_test(test_no_file_to_look_with),
         cmocka_unit_test(test_the_reader_is_killed),
     };
 

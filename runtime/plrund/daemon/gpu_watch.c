@@ -20,7 +20,7 @@
 #define CONTROL_DEVICE "/dev/nvidiactl"
 
 struct gpu {
-    void *device;
+    void *device;   /* NULL: the driver does not hand it out, as one that is lost */
     unsigned index; /* the library's, which nvidia-smi shows too */
     char uuid[96], name[96];
     uint64_t throttled_ns;       /* start of throttling, 0 = full clocks */
@@ -35,6 +35,7 @@ struct watch {
     struct pl_nvml nvml;
     struct gpu gpus[GPUS_MAX];
     unsigned n, events;
+    bool all;  /* of the node, for a sample */
     void *set; /* NULL: the driver reports no events */
 };
 
@@ -117,7 +118,7 @@ static void choose(struct watch *w)
     w->n = kept;
 }
 
-static int find_gpus(struct watch *w, bool all, struct pl_error *err)
+static int find_gpus(struct watch *w, struct pl_error *err)
 {
     unsigned count = 0;
     int r = w->nvml.count(&count);
@@ -127,15 +128,18 @@ static int find_gpus(struct watch *w, bool all, struct pl_error *err)
     for (unsigned i = 0; i < count && w->n < GPUS_MAX; i++) {
         struct gpu gpu = {.index = i};
 
-        if (w->nvml.handle(i, &gpu.device) != PL_NVML_SUCCESS)
-            continue; /* not permitted, or gone */
-        if (w->nvml.uuid)
+        r = w->nvml.handle(i, &gpu.device);
+        if (r == PL_NVML_NO_PERMISSION || (r != PL_NVML_SUCCESS && !w->all))
+            continue;
+        if (r != PL_NVML_SUCCESS)
+            gpu.device = NULL;
+        else if (w->nvml.uuid)
             w->nvml.uuid(gpu.device, gpu.uuid, sizeof(gpu.uuid));
-        if (w->nvml.name)
+        if (gpu.device && w->nvml.name)
             w->nvml.name(gpu.device, gpu.name, sizeof(gpu.name));
         w->gpus[w->n++] = gpu;
     }
-    if (!all)
+    if (!w->all)
         choose(w);
     return w->n ? 0 : pl_error_set(err, -ENODEV, "the driver shows no GPU");
 }
@@ -235,8 +239,12 @@ static void add_processes(struct watch *w, struct gpu *gpu, json_t *o)
     unsigned n = PROCESSES_MAX, n_samples = PROCESSES_MAX;
     json_t *list;
 
-    if (!w->nvml.processes || w->nvml.processes(gpu->device, &n, processes) != PL_NVML_SUCCESS ||
-        n == 0)
+    if (!w->nvml.processes || w->nvml.processes(gpu->device, &n, processes) != PL_NVML_SUCCESS) {
+        if (w->all)
+            json_object_set_new(o, "processes_unread", json_true());
+        return;
+    }
+    if (n == 0)
         return;
     if (!w->nvml.process_samples ||
         w->nvml.process_samples(gpu->device, samples, &n_samples, gpu->since_us) != PL_NVML_SUCCESS)
@@ -289,6 +297,10 @@ static json_t *sample(struct watch *w, struct gpu *gpu)
 
     if (!o)
         return NULL;
+    if (!gpu->device) {
+        json_object_set_new(o, "processes_unread", json_true());
+        return o;
+    }
     put_text(o, "uuid", gpu->uuid);
     put_text(o, "name", gpu->name);
     if (w->nvml.utilization && w->nvml.utilization(gpu->device, &utilization) == PL_NVML_SUCCESS) {
@@ -368,13 +380,13 @@ static int wait_for_event(struct watch *w, uint64_t due_ns, struct pl_nvml_event
     return poll(&p, 1, left_ms) > 0 ? -EPIPE : 0;
 }
 
-static int open_gpus(struct watch *w, bool all, struct pl_error *err)
+static int open_gpus(struct watch *w, struct pl_error *err)
 {
     const char *path = library_for_tests();
     int r = pl_nvml_open(&w->nvml, path ? path : PL_NVML_LIBRARY, err);
 
     if (r == 0)
-        r = find_gpus(w, all, err);
+        r = find_gpus(w, err);
     if (r < 0)
         pl_nvml_close(&w->nvml);
     return r;
@@ -382,8 +394,8 @@ static int open_gpus(struct watch *w, bool all, struct pl_error *err)
 
 int pl_gpu_watch_sample(int fd, struct pl_error *err)
 {
-    struct watch w = {.fd = fd};
-    int r = open_gpus(&w, true, err);
+    struct watch w = {.fd = fd, .all = true};
+    int r = open_gpus(&w, err);
 
     if (r < 0)
         return r;
@@ -397,7 +409,7 @@ int pl_gpu_watch_run(int fd, struct pl_error *err)
     struct watch w = {.fd = fd};
     struct pl_nvml_event event;
     uint64_t due_ns;
-    int r = open_gpus(&w, false, err);
+    int r = open_gpus(&w, err);
 
     if (r < 0)
         return r;

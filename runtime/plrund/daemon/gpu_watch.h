@@ -26,8 +26,9 @@ bool pl_gpu_watch_wanted(void);
 /* Runs until fd is closed at its other end. 0, or -errno if there is no GPU to watch. */
 int pl_gpu_watch_run(int fd, struct pl_error *err);
 
-/* Writes one message node_gpus about all GPUs of the node, for `plrund --sample-gpus`; the rest as
- * above. */
+/* Writes one message node_gpus about all GPUs of the node, for `plrund --sample-gpus`. A GPU whose
+ * processes the driver does not tell has "processes_unread": true. 0, -ENOENT (no library of the
+ * driver's), -ENODEV (no driver is loaded, or it shows no GPU), -ENOSYS, -EIO. */
 int pl_gpu_watch_sample(int fd, struct pl_error *err);
 
 #endif
