@@ -22,9 +22,9 @@
 #define LOOK_MS 500       /* between two looks at our own daemon meanwhile */
 #define SIGNALLED_MS 2000 /* for the daemon's socket once a signal has come */
 
-static const int forwarded_signals[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,  SIGUSR1,
-                                        SIGUSR2, SIGALRM, SIGABRT, SIGXCPU,  SIGVTALRM,
-                                        SIGPROF, SIGIO,   SIGPWR,  SIGWINCH, SIGTSTP};
+static const int forwarded_signals[] = {SIGTERM, SIGINT,   SIGHUP,  SIGQUIT,   SIGUSR1, SIGUSR2,
+                                        SIGALRM, SIGABRT,  SIGXCPU, SIGVTALRM, SIGPROF, SIGIO,
+                                        SIGPWR,  SIGWINCH, SIGTSTP, SIGCONT};
 
 /* ---- signals before the rank's start ---- */
 
@@ -59,7 +59,8 @@ bool pl_starter_was_signalled(struct pl_starter *s)
     struct signalfd_siginfo info;
 
     while (!s->early_signal && read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
-        if (info.ssi_signo != SIGCHLD && info.ssi_signo != SIGWINCH && info.ssi_signo != SIGTSTP)
+        if (info.ssi_signo != SIGCHLD && info.ssi_signo != SIGWINCH && info.ssi_signo != SIGTSTP &&
+            info.ssi_signo != SIGCONT)
             s->early_signal = (int)info.ssi_signo;
     return s->early_signal != 0;
 }

@@ -47,6 +47,27 @@ END
     diff <(sed '/^freezer/s|/step_0$||' rank) daemon
 }
 
+# Slurm sends SIGTSTP and SIGCONT to its tasks alone, here plrun, and freezes and thaws the rest.
+@test "a job goes on after Slurm has suspended it" {
+    cat >prog <<'END'
+#!/bin/bash
+touch "up-$SLURM_PROCID"
+until [ -e go ]; do sleep 0.1; done
+END
+    chmod +x prog
+    for way in plrun --plume 'env PLUME_SAVE_COMMAND=: plrun'; do
+        # shellcheck disable=SC2086  # words
+        as_user timeout 60 srun -Q -N1 -n2 $way ./prog &
+        wait_for 30 test -e up-0 -a -e up-1
+        job=$(squeue -h -o %A)
+        scontrol suspend "$job"
+        scontrol resume "$job"
+        touch go
+        wait $!
+        rm up-* go
+    done
+}
+
 # Version 1 counts that in the group of the task alone. A shell around the program hides the signal.
 @test "a rank that the kernel ends for want of memory is the cause, also in a shell" {
     # shellcheck disable=SC2016 # for the ranks' shell
