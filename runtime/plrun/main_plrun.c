@@ -318,8 +318,8 @@ static int run_trial(struct pl_error *err)
  * output, which may be as large as the user's limit lets it be. */
 static void ignore_signals(void)
 {
-    static const int ignored[] = {SIGTERM, SIGINT,  SIGHUP,    SIGUSR1, SIGUSR2, SIGALRM, SIGABRT,
-                                  SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF, SIGIO,   SIGPWR};
+    static const int ignored[] = {SIGTERM, SIGINT,  SIGQUIT, SIGHUP,    SIGUSR1, SIGUSR2, SIGALRM,
+                                  SIGABRT, SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF, SIGIO,   SIGPWR};
 
     for (size_t i = 0; i < PL_COUNT(ignored); i++)
         signal(ignored[i], SIG_IGN);

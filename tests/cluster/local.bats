@@ -189,7 +189,7 @@ TXT
 }
 
 @test "a signal in the set-up cancels the trial after the command in the foreground" {
-    for name in HUP INT ALRM TERM USR1 USR2 ABRT XCPU; do
+    for name in HUP INT QUIT ALRM TERM USR1 USR2 ABRT XCPU; do
         submit --local --setup "kill -$name \$\$; >after" -- true
         wait_for 30 sweep_is '1 cancelled'
         has_state 0 cancelled
@@ -205,6 +205,26 @@ TXT
     submit --local --setup 'trap ">own" EXIT; kill -TERM $$' -- true
     wait_for 30 has_state 0 cancelled
     [ -e own ]
+}
+
+@test "a set-up command that fails after it has trapped the script's end has a result, and its trap runs" {
+    # Last of all: in POSIX mode exit has no function, but set -e has its trap. The script's own sub-shells end unseen.
+    # shellcheck disable=SC2016  # the job script's
+    for command in 'false' 'exit 1' 'f() { false; }; f' 'source <(echo exit 1)' '(exit 1)' 'test -e nowhere || exit' \
+        'set -o posix; false' '(trap - EXIT; exit 1); >after' 'echo "$(trap ">other" EXIT; exit 1)" >/dev/null; false'; do
+        submit --local --setup "trap '>own' EXIT; $command; >after" -- true
+        wait_for 30 has_state 0 failed
+        [[ $(plstat why "$SWEEP") == *"the job's set-up failed, exit 1"*'the set-up ended with exit code 1 at: trap'* ]]
+        [[ -e own && ! -e after ]]
+        rm own
+    done
+    # A trap for ERR of its own stays; a later exit code is the one that counts; a good command goes on.
+    submit --local --setup 'trap ">own" EXIT; trap ">err" ERR; exit 7' -- true
+    wait_for 30 has_state 0 failed
+    [[ -e own && ! -e err && $(plstat why "$SWEEP") == *'exit 7'* ]]
+    submit --local --setup 'trap "echo \$? >own" EXIT; trap ">err" ERR; set +e; false; set -e' --wait -- true
+    [[ -e err && $(<own) == 0 ]]
+    has_state 0 'done'
 }
 
 @test "a rank that meets the limit of a file's size ends by its signal; the job's output may meet it" {

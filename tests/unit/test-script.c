@@ -117,10 +117,10 @@ static void test_render(void **state)
         assert_false(p[1] >= 'A' && p[1] <= 'Z'); /* a name that nobody filled in */
     assert_non_null(strstr(s, "\nexport PLUME_RUN_DIR='/runs/a '\\''b'\\''/s-abc'\n"));
     assert_non_null(
-        strstr(s, "\nset -e\nmodule load 'cuda/12.1' || exit\nmodule load 'it'\\''s' || exit\n"
+        strstr(s, "\nset -eE\nmodule load 'cuda/12.1' || exit\nmodule load 'it'\\''s' || exit\n"
                   "plume_setup='source venv/bin/activate # mine'\n"
                   "eval \"$plume_setup\"\nplume_check $?\nplume_setup=\nexport "
-                  "'A=$(id)'\nset +e\n\n# "));
+                  "'A=$(id)'\nset +eE\ntrap - ERR\n"));
     assert_non_null(strstr(s, "\nPLUME_PROGRAM=$(\"$PLUME_BIN/plrun\" --find-program='it'\\''s') "
                               "&& export PLUME_PROGRAM\n"));
     assert_true(strstr(s, "--find-program") > strstr(s, "set +e"));
