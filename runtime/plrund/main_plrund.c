@@ -324,12 +324,15 @@ int main(int argc, char **argv)
         pl_log_error("child", "no memory for an event loop");
         return PL_EXIT_FAILED;
     }
-    r = pl_site_load(&err);
-    if (r == 0)
-        r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);
+    r = pl_options_parse(&command, argc, argv, &fds, &rest, &done, &err);
     if (r == 0 && done)
         return PL_EXIT_OK;
     control_fd = fds.control;
+    if (r == 0) {
+        r = pl_site_load(&err);
+        if (r < 0 && control_fd >= 0) /* under the plugin nobody reads the log */
+            tell_owner(control_fd, &n.daemon, &err);
+    }
     if (r == 0 &&
         ((control_fd >= 0) + (fds.gpus >= 0) + (fds.lifeline >= 0) + (fds.helper >= 0) +
                  (fds.stack >= 0) + (fds.prober >= 0) + fds.sample + (fds.unable != NULL) !=

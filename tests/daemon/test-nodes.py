@@ -389,6 +389,20 @@ def test_launch_limit_without_hub(step):
     d.wait()
 
 
+def test_launch_limit_without_scontrol(step):
+    """Of a wrong scontrol= in plugstack.conf no other message tells."""
+    step.nodes = 2
+    step.use_hub_port()
+    step.env["PLUME_LAUNCH_TIMEOUT"] = str(harness.SLOW)
+    d = step.start(1, PLUME_SCONTROL="/nonexistent")
+    r = step.keep(d.rank("starter", 1))
+    text = r.expect("refused")["text"]
+    assert "n1 found no hub" in text and "scontrol did not tell" in text, text
+    r.close()
+    step.things.remove(r)
+    d.wait()
+
+
 def test_launch_address_from_slurm(step):
     """Neither PLUME_HUB nor srun's address help: the first node's NodeAddr does."""
     step.nodes = 2

@@ -585,6 +585,7 @@ def test_site_decides(step):
     os.chmod(conf, 0o666)
     d = step.launch(PLUME_SITE_CONF=conf)
     assert d.wait() != 0 and "nobody else may write to it" in d.said()
+    assert "nobody else may write to it" in d.control.receive()["text"]  # the plugin shows it
 
 
 def test_code_of_a_cancelled_step(step):

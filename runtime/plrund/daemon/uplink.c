@@ -51,6 +51,7 @@ struct pl_uplink {
     struct pl_limit search; /* for the hub */
     unsigned pause_ms, banner_ms, silence_ms;
     bool asked_names, refused, lost, closing;
+    bool nameless; /* nobody could tell the first node's name */
     bool no_memory; /* a message from before the hub was found is missing */
     uv_timer_t round, names;
     struct pl_scontrol *ask;
@@ -134,6 +135,7 @@ static void on_hostnames(void *ctx, const char *output)
     struct pl_uplink *u = ctx;
 
     u->ask = NULL;
+    u->nameless = !output;
     if (!output || u->closing || u->wire)
         return;
     u->first_node = strndup(output, strcspn(output, "\n"));
@@ -306,7 +308,10 @@ static void on_round_over(uv_timer_t *timer)
                  u->first_node ? u->first_node : "", pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT) / 1000,
                  /* A hub that refuses is the wrong one: the search went on. */
                  u->refused ? u->last_error
-                            : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
+                 : u->nameless
+                     ? "scontrol did not tell that node's name (PLUME_SCONTROL, or of the plugin "
+                       "scontrol= in plugstack.conf)"
+                     : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
         u->ops->lost(u->ctx, text);
         return;
     }
