@@ -360,6 +360,15 @@ int pl_submit_sbatch(char *const *argv,
     return r < 0 ? pl_error_set(err, r, "%s", why.text) : 0;
 }
 
+/* sbatch said nothing: a plugin of the site may have crashed it. */
+static int describe_silence(int status, struct pl_buf *line)
+{
+    if (WIFSIGNALED(status))
+        return pl_buf_addf(line, "it ended by signal %d (%s), without a message", WTERMSIG(status),
+                           strsignal(WTERMSIG(status)));
+    return pl_buf_addf(line, "it ended with exit code %d, without a message", WEXITSTATUS(status));
+}
+
 static int submit_chunk(const struct pl_run *run,
                         const struct pl_chunk *chunk,
                         char *const *argv,
@@ -384,6 +393,8 @@ static int submit_chunk(const struct pl_run *run,
         return pl_error_set(err, -ENOMEM, "out of memory");
     if (r < 0 && line.len == 0)
         pl_buf_adds(&line, why.text);
+    if (r == 0 && child.status != 0 && line.len == 0 && describe_silence(child.status, &line) < 0)
+        return pl_error_set(err, -ENOMEM, "out of memory");
     return resolve_missing_id(
         run, chunk, env, r == 0 && child.status != 0 && !pl_submit_is_no_answer(pl_buf_str(&line)),
         pl_buf_str(&line), ret, err);

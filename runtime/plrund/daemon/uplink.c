@@ -51,7 +51,7 @@ struct pl_uplink {
     struct pl_limit search; /* for the hub */
     unsigned pause_ms, banner_ms, silence_ms;
     bool asked_names, refused, lost, closing;
-    bool nameless; /* nobody could tell the first node's name */
+    bool nameless;  /* nobody could tell the first node's name */
     bool no_memory; /* a message from before the hub was found is missing */
     uv_timer_t round, names;
     struct pl_scontrol *ask;
