@@ -52,6 +52,16 @@ static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, b
     return kind;
 }
 
+/* srun gave up the launch, as slurmd of a node could not be reached, and ended the step on the
+ * other nodes. No rank ran then; what a rank has started itself may say so, too. */
+static bool says_launch_failed(const char *said, const json_t *doc)
+{
+    const char *state = pl_json_string(doc, "state");
+
+    return said && state && strcmp(state, "waiting") == 0 &&
+           strstr(said, "srun: error: Application launch failed: ");
+}
+
 /* Slurm writes into the output that it ended a step, and keeps no other record of that. Where it
  * had a reason of its own it adds " DUE TO NODE FAILURE", TIME LIMIT, PREEMPTION or JOB REQUEUE.
  * srun says so before, where it ends the step itself as a rank has failed.
@@ -99,6 +109,8 @@ after_hub_died(const json_t *doc, int code, const char *said, enum pl_confidence
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME);
 
     *ret = PL_CONFIDENCE_INFERRED;
+    if (says_launch_failed(said, doc))
+        return PL_CAUSE_LAUNCH;
     if (says_step_cancelled(said, doc))
         return PL_CAUSE_CANCELLED; /* inferred: a program may print such a line, too */
     /* plrun says so and ends its rank, with SIGKILL if need be. It does where the hub was:

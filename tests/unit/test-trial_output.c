@@ -54,6 +54,28 @@ static void test_finish_step_cancelled(void **state)
     json_decref(o);
 }
 
+/* Nobody has cancelled it: a node did not take the launch, and srun ended the step on the others.
+ */
+static void test_finish_launch_failed(void **state)
+{
+    static const char said[] =
+        "srun: error: Task launch for StepId=7.0 failed on node n2: Communication connection "
+        "failure\n"
+        "srun: error: Application launch failed: Communication connection failure\n" STEP_CANCELLED;
+    static const char *const states[] = {"waiting", "running"};
+
+    for (size_t i = 0; i < PL_COUNT(states); i++) {
+        _cleanup_free_ char *line = pl_strf("{\"type\":\"state\",\"state\":\"%s\"}\n", states[i]);
+        json_t *o = finish_with_output(line, said);
+
+        assert_string_equal(pl_json_string(json_object_get(o, "cause"), "kind"),
+                            i ? "cancelled" : "launch");
+        json_decref(o);
+        assert_int_equal(remove_run(NULL), 0);
+        assert_int_equal(make_run(NULL), 0);
+    }
+}
+
 /* srun writes a line for each node after Slurm's word. */
 static void test_finish_step_cancelled_on_many_nodes(void **state)
 {
@@ -333,6 +355,7 @@ static void test_finish_stderr_tail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        IN_RUN(test_finish_launch_failed),
         IN_RUN(test_finish_step_cancelled),
         IN_RUN(test_finish_step_cancelled_on_many_nodes),
         IN_RUN(test_finish_step_cancelled_before),
