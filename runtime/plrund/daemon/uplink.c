@@ -302,16 +302,17 @@ static void on_round_over(uv_timer_t *timer)
         pl_hub_conn_close(w);
     }
     if (!pl_limit_runs(&u->search)) {
-        snprintf(text, sizeof(text),
-                 "node %s found no hub on the step's first node%s%s within %u s: %s",
-                 u->step->node ? u->step->node : "?", u->first_node ? " " : "",
-                 u->first_node ? u->first_node : "", pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT) / 1000,
-                 /* A hub that refuses is the wrong one: the search went on. */
-                 u->refused ? u->last_error
-                 : u->nameless
-                     ? "scontrol did not tell that node's name (PLUME_SCONTROL, or of the plugin "
-                       "scontrol= in plugstack.conf)"
-                     : "is that node up, and has it the same key (PLUME_KEY_FILE)?");
+        snprintf(
+            text, sizeof(text), "node %s found no hub on the step's first node%s%s within %u s: %s",
+            u->step->node ? u->step->node : "?", u->first_node ? " " : "",
+            u->first_node ? u->first_node : "", pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT) / 1000,
+            /* A hub that refuses is the wrong one: the search went on. */
+            u->refused ? u->last_error
+            : u->nameless
+                ? "scontrol did not tell that node's name (PLUME_SCONTROL, or of the plugin "
+                  "scontrol= in plugstack.conf)"
+                : "is that node up, do firewalls let the hub's port through (PLUME_HUB_PORTS), "
+                  "and has it the same key (PLUME_KEY_FILE)?");
         u->ops->lost(u->ctx, text);
         return;
     }
