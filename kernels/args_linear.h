@@ -115,11 +115,11 @@ struct pl_pool2d_args {
  * sums of x^2. batchnorm_forward computes mean and inv_std [channels] from them and, if
  * running_mean is given, running = (1 - momentum) running + momentum (mean or unbiased variance),
  * as PyTorch does. In evaluation only batchnorm_forward is called, and uses running_mean and
- * running_var. Such sums of n values lose up to 3 n 2^-53 of the mean's square. Where `alone` is
- * set the host's kernels take the variance from x if that is too much (pl_batchnorm_lost()), in f64
- * always. GPUs do not. Where it is not set, the caller may see that sums have lost a variance: with
- * `shift` [channels], means from these sums, both functions take x - shift for x but for y, and add
- * shift to the mean of that.
+ * running_var. Such sums of n values lose up to 3 n 2^-53 of the mean's square. With `alone` the
+ * host takes the variance from x if that is too much (pl_batchnorm_lost()), in f64 always, and GPUs
+ * sum what x, if not of 16 bits, is more than its channel's first. Without, the caller may see that
+ * sums have lost a variance: with `shift` [channels], means from these sums, both functions take x
+ * - shift for x but for y, and add shift to the mean of that.
  *
  * Backward, with dz = dy where relu passed: batchnorm_back_sums writes back_sums [1 + 2 channels] =
  * number of values, sums of dz, sums of dz (x - mean), and this rank's db (+)= the former, dw (+)=
@@ -127,9 +127,9 @@ struct pl_pool2d_args {
  * mean) inv_std^2 mean of dz (x - mean)), in evaluation w inv_std dz.
  *
  * With `alone` the caller adds no sums of others. The functions that sum up may then do all that
- * needs one number per channel: batchnorm_sums mean, inv_std and running_*, and batchnorm_back_sums
- * `factors`, of the type of mean, in place of back_sums. Kernels of so few numbers take a GPU as
- * long as it takes to start them.
+ * needs one number per channel, in place of sums: batchnorm_sums mean, inv_std and running_*, and
+ * batchnorm_back_sums `factors`, of the type of mean. Kernels of so few numbers take a GPU as long
+ * as it takes to start them.
  *
  * If r is given, it is added before relu; dr (+)= dz, by batchnorm_back_sums, where it is given.
  * Without dr_add batchnorm_backward may read dr instead of y and dy.

@@ -228,10 +228,10 @@ plume_embedding(struct plume_context *pl, plume_tensor *table, plume_tensor *ids
  * batch's mean and variance (of all ranks' batches with --sync-batchnorm), which also update the
  * buffers mean and var with `momentum` (0 means 0.1); otherwise by the buffers. w, b: parameters;
  * mean, var: buffers that start with 0 and 1; all [channels]. eps 0 means 1e-5; below 0 both are
- * refused. In training one value per channel is refused: it has no variance. On a GPU whose
- * statistics are its own, the variance has an error that grows with the number of values and with
- * the square of mean / deviation. It is some percent where the mean is a million standard
- * deviations. Beyond that the variance may be 0. */
+ * refused. In training one value per channel is refused: it has no variance. The variance is right
+ * also where the mean is many standard deviations from 0: CPUs and several ranks look whether their
+ * sums have lost it, and then sum what x is more than its mean. GPUs always sum what x is more than
+ * its channel's first value, unless x has 16 bits. */
 static inline plume_tensor *plume_batchnorm(struct plume_context *pl,
                                             plume_tensor *x,
                                             plume_tensor *w,
