@@ -78,6 +78,43 @@ static bool is_own(enum pl_origin origin)
     return origin == PL_ORIGIN_COMMAND_LINE || origin == PL_ORIGIN_JOB_FILE;
 }
 
+static int add_item(struct pl_buf *out, const char *item)
+{
+    int r = pl_buf_adds(out, "  - ");
+
+    if (r == 0)
+        r = add_text(out, item);
+    return r == 0 ? pl_buf_addc(out, '\n') : r;
+}
+
+/* True if the value came by --sbatch, and only there: open-mode is no option of plsubmit's own, and
+ * sbatch knows more forms of values. */
+static bool is_sbatchs(const struct pl_option *o, const char *value)
+{
+    return !o->arg || (o->target.check && o->target.check(value, NULL) < 0);
+}
+
+/* Appends such values as items of --sbatch. */
+static int add_sbatchs(struct pl_buf *out, const struct pl_spec *spec, bool titled)
+{
+    int r = 0;
+
+    for (int key = PL_SPEC_NAME; key <= PL_SPEC_SBATCH_LAST && r == 0; key++) {
+        const struct pl_option *o = pl_spec_option((enum pl_spec_key)key);
+        const struct pl_spec_value *value = &spec->values[key];
+        _cleanup_free_ char *item = NULL;
+
+        if (!is_own(value->origin) || !value->text || !is_sbatchs(o, value->text))
+            continue;
+        item = pl_strf("%s=%s", o->name, value->text);
+        r = !item ? -ENOMEM : titled ? 0 : pl_buf_adds(out, "sbatch:\n");
+        titled = true;
+        if (r == 0)
+            r = add_item(out, item);
+    }
+    return r;
+}
+
 static int add_list(struct pl_buf *out, const struct pl_spec *spec, const struct pl_option *o)
 {
     enum pl_spec_list list = (enum pl_spec_list)o->target.key;
@@ -89,17 +126,10 @@ static int add_list(struct pl_buf *out, const struct pl_spec *spec, const struct
         n++;
     while (first < n && !is_own(pl_spec_item_origin(spec, list, first)))
         first++;
-    if (first == n)
-        return 0;
-    r = pl_buf_addf(out, "%s:\n", o->name);
-    for (size_t i = first; i < n && r == 0; i++) {
-        r = pl_buf_adds(out, "  - ");
-        if (r == 0)
-            r = add_text(out, items[i]);
-        if (r == 0)
-            r = pl_buf_addc(out, '\n');
-    }
-    return r;
+    r = first < n ? pl_buf_addf(out, "%s:\n", o->name) : 0;
+    for (size_t i = first; i < n && r == 0; i++)
+        r = add_item(out, items[i]);
+    return r == 0 && list == PL_SPEC_SBATCH ? add_sbatchs(out, spec, first < n) : r;
 }
 
 static int add_grid(struct pl_buf *out, const struct pl_grid *grid)
@@ -141,7 +171,9 @@ static int add_option(struct pl_buf *out, const struct pl_spec *spec, const stru
 
     switch (pl_spec_option_form(o)) {
     case PL_SPEC_FORM_VALUE:
-        return is_own(value->origin) && value->text ? add_value(out, o->name, value->text) : 0;
+        return is_own(value->origin) && value->text && !is_sbatchs(o, value->text)
+                   ? add_value(out, o->name, value->text)
+                   : 0;
     case PL_SPEC_FORM_REMOVE:
         return add_flag(out, spec, o, is_own(value->origin) && !value->text);
     case PL_SPEC_FORM_LIST:

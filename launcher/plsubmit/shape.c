@@ -124,7 +124,8 @@ static int split_ranks(struct pl_spec *spec, const struct wish *w)
 int pl_shape_defaults(struct pl_spec *spec)
 {
     const struct wish w = wish_of(spec);
-    bool total = w.ranks || w.gpus; /* Slurm chooses how many nodes they need */
+    /* Slurm chooses how many nodes they need. */
+    bool total = text(spec, PL_SPEC_NTASKS) || text(spec, PL_SPEC_GPUS) || w.gpus;
     bool ranks_given = text(spec, PL_SPEC_NTASKS) || w.ranks_per_gpu ||
                        spec->values[PL_SPEC_NTASKS_PER_NODE].origin != PL_ORIGIN_NONE;
     int r = 0;

@@ -154,7 +154,7 @@ int pl_spec_put_sbatch(struct pl_spec *spec, const char *text)
 
         if (strcmp(name, key == PL_SPEC_NAME ? "job-name" : o->name) != 0)
             continue;
-        if (!equals[1] || (o->target.check && o->target.check(equals + 1, NULL) < 0))
+        if (!equals[1])
             return 0;
         return pl_spec_put(spec, (enum pl_spec_key)key, equals + 1, source_of(spec)) < 0 ? -ENOMEM
                                                                                          : 1;
@@ -173,6 +173,28 @@ const char *pl_spec_of_sbatch(const struct pl_spec *spec, const char *key)
     return found;
 }
 
+/* Rejects a short form of an option that plsubmit counts with, such as gpus-per-n=4: plsubmit would
+ * set one rank, and a later --gpus-per-node would not replace it. */
+static int check_whole_name(const char *value, struct pl_error *err)
+{
+    size_t len = strcspn(value, "=");
+    const char *shortened = NULL;
+
+    for (int key = PL_SPEC_NAME; key <= PL_SPEC_SBATCH_LAST; key++) {
+        const char *name =
+            key == PL_SPEC_NAME ? "job-name" : pl_spec_option((enum pl_spec_key)key)->name;
+
+        if (strncmp(name, value, len) != 0)
+            continue;
+        if (!name[len]) /* the name itself */
+            return 0;
+        shortened = shortened ? shortened : name;
+    }
+    return shortened ? pl_error_set(err, -EINVAL, "'%.*s' is short for %s: write the whole name",
+                                    (int)len, value, shortened)
+                     : 0;
+}
+
 /* sbatch's option, which may be one of plsubmit's own, too. */
 static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -181,6 +203,8 @@ static int add_sbatch(void *ctx, const struct pl_option *o, const char *value, s
 
     if (r == 0)
         r = pl_spec_check_sbatch(value, err);
+    if (r == 0)
+        r = check_whole_name(value, err);
     if (r == 0)
         r = pl_spec_put_sbatch(spec, value);
     if (r == 0)
@@ -352,7 +376,7 @@ static const struct pl_option options[] = {
     {"gpus-per-task", 0, "[TYPE:]N", NULL, "GPUs of each rank",
      KEY(PL_SPEC_GPUS_PER_TASK, pl_spec_check_gpus)},
     {"gres", 0, "LIST", NULL, "generic resources on each node, such as gpu:4",
-     KEY(PL_SPEC_GRES, NULL)},
+     KEY(PL_SPEC_GRES, pl_spec_check_gres)},
     {"ntasks-per-node", 0, "N", NULL, "ranks on each node (one per GPU, else 1)",
      KEY(PL_SPEC_NTASKS_PER_NODE, pl_spec_check_count)},
     {"ntasks", 'n', "N", NULL, "ranks on all nodes together",

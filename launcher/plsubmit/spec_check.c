@@ -164,6 +164,13 @@ int pl_spec_check_signal(const char *value, struct pl_error *err)
     return 0;
 }
 
+int pl_spec_check_gres(const char *value, struct pl_error *err)
+{
+    return strcmp(value, "help") == 0
+               ? pl_error_set(err, -EINVAL, "sbatch --gres=help submits nothing; run it by itself")
+               : 0;
+}
+
 int pl_spec_check_save_grace(const char *value, struct pl_error *err)
 {
     int64_t n;
@@ -246,8 +253,10 @@ int pl_spec_check_sbatch(const char *value, struct pl_error *err)
                             "'%s' is not KEY or KEY=VALUE: KEY is the long name of an option of "
                             "sbatch without --",
                             value);
-    if (value[len] && len >= 3 && strncmp("signal", value, len) == 0)
-        return pl_spec_check_signal(value + len + 1, err);
+    if (strncmp("signal=", value, 7) == 0)
+        return pl_spec_check_signal(value + 7, err);
+    if (strncmp("gres=", value, 5) == 0)
+        return pl_spec_check_gres(value + 5, err);
     for (size_t i = 0; i < PL_COUNT(owned); i++)
         if (len <= strlen(owned[i].name) && strncmp(owned[i].name, value, len) == 0)
             return pl_error_set(err, -EINVAL, "%s", owned[i].text);

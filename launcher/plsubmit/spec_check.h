@@ -21,6 +21,7 @@ int pl_spec_check_output_ranks(const char *value, struct pl_error *err);
 int pl_spec_check_on_hang(const char *value, struct pl_error *err);
 int pl_spec_check_max_requeues(const char *value, struct pl_error *err);
 int pl_spec_check_signal(const char *value, struct pl_error *err);
+int pl_spec_check_gres(const char *value, struct pl_error *err);
 int pl_spec_check_save_grace(const char *value, struct pl_error *err);
 int pl_spec_check_seed(const char *value, struct pl_error *err);
 int pl_spec_check_mem(const char *value, struct pl_error *err);

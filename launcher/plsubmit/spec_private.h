@@ -12,7 +12,8 @@ int pl_spec_put(struct pl_spec *spec,
                 enum pl_origin origin);
 
 /* Sets sbatch's option KEY=VALUE as plsubmit's own option of that name does. Returns 1; 0 if
- * plsubmit has no such option or does not know the form of the value; -ENOMEM. */
+ * plsubmit has no such option or the value is empty; -ENOMEM. The form of the value is not checked:
+ * sbatch may know more of them. */
 int pl_spec_put_sbatch(struct pl_spec *spec, const char *text);
 
 /* Sets options that the command line does not set from sbatch's SBATCH_* in env and from PLUME_RUNS

@@ -56,7 +56,7 @@ VALUES = {
     "nccl-ifname": free, "master-port": lambda: "7000-7999", "runs": lambda: "r" + random.choice(["uns", " x", "é"]),
     "metric": lambda: random.choice("abcd") + "=x([0-9]+)" + random.choice(["", ": ", "#", "é"]),
     "objective": lambda: random.choice(["min:loss", "max:acc@best"]),
-    "sbatch": lambda: random.choice(["exclusive", "signal=USR1@90", "mem=3G"]),
+    "sbatch": lambda: random.choice(["exclusive", "signal=USR1@90", "mem=3G", "open-mode=truncate", "nodes=2k", "gpus-per-node=0"]),
     "srun": lambda: random.choice(["mpi=pmix", "label-x=" + free()]), "trials": lambda: "1", "repeat": lambda: "2",
     "launch": lambda: random.choice(["ranks", "mpi"]), "num-processes": lambda: "2", "strategy": lambda: "ddp",
     "precision": lambda: "bf16", "hparam": lambda: "lr=0." + random.choice("123"), "max-requeues": lambda: "7", "where": lambda: "1 < 2", "literal": lambda: random.choice("xy"),

@@ -120,6 +120,10 @@ static void test_defaults(void **state)
         {"-n 6 --gpus-per-node 4", "--ntasks=6 --gpus-per-node=4 | 6 ranks (4 GPUs per node)"},
         {"-n 8 -N 2", "--nodes=2 --ntasks=8 | 2 nodes x 4 ranks x 1 CPU"},
         {"--sbatch nodes=2", "--nodes=2 --ntasks-per-node=1 | 2 nodes x 1 rank x 1 CPU"},
+        /* Only sbatch reads these values. */
+        {"--sbatch ntasks=+2", "--ntasks=+2 | 1 CPU, ranks as Slurm decides"},
+        {"--sbatch gpus-per-node=0 --gpus-per-node 2",
+         "--nodes=1 --ntasks-per-node=2 --gpus-per-node=2 | 1 node x 2 ranks x 1 GPU"},
         {"-N 2-4 --gpus-per-node 1 --cpus-per-gpu 6",
          "--nodes=2-4 --ntasks-per-node=1 --gpus-per-node=1 --cpus-per-gpu=6 | "
          "2 to 4 nodes x 1 rank x 1 GPU x 6 CPUs"},
