@@ -263,15 +263,17 @@ int pl_spec_check_sbatch(const char *value, struct pl_error *err)
     return 0;
 }
 
-/* srun's options of the step with the ranks. Rejects those that plrun or the job script set. */
+/* srun's options of the step with the ranks. Rejects those that plrun or the job script set, and
+ * prefixes of their names, as srun takes them. */
 int pl_spec_check_srun(const char *value, struct pl_error *err)
 {
-    static const char *const owned[] = {
-        "output",    "error",       "input",           "label",
-        "pty",       "multi-prog",  "jobid",           "kill-on-bad-exit",
-        "nodes",     "ntasks",      "ntasks-per-node", "cpus-per-task",
-        "het-group", "no-allocate", "test-only",       "version",
-        "help",      "usage"};
+    static const char *const owned[] = {"output",        "error",     "input",
+                                        "label",         "pty",       "unbuffered",
+                                        "multi-prog",    "jobid",     "kill-on-bad-exit",
+                                        "nodes",         "ntasks",    "ntasks-per-node",
+                                        "cpus-per-task", "het-group", "no-allocate",
+                                        "test-only",     "version",   "help",
+                                        "usage"};
     size_t len = strcspn(value, "=");
 
     if (len == 0 || value[0] == '-' ||
@@ -281,7 +283,7 @@ int pl_spec_check_srun(const char *value, struct pl_error *err)
                             "srun without --",
                             value);
     for (size_t i = 0; i < PL_COUNT(owned); i++)
-        if (len == strlen(owned[i]) && strncmp(owned[i], value, len) == 0)
+        if (len <= strlen(owned[i]) && strncmp(owned[i], value, len) == 0)
             return pl_error_set(
                 err, -EINVAL,
                 "Plume sets srun's --%s itself; --sbatch and plsubmit's own options "

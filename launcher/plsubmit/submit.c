@@ -68,12 +68,13 @@ static bool starts_with(const char *s, const char *const *prefixes, size_t n)
 
 int pl_submit_env(char *const *env, char ***ret)
 {
-    static const char *const ours[] = {"PLUME_RUN_DIR=", "PLUME_BIN=",       "PLUME_TRIAL=",
-                                       "PLUME_ATTEMPT=", "PLUME_HUB=",       "PLUME_PROGRAM=",
-                                       "PLUME_SOCKET=",  "PLUME_PARAMS=",    "PLUME_PARAM_",
-                                       "PLUME_RUNTIME=", "PLUME_NODE_ADDR=", "PLUME_RETRY=",
-                                       "PLUME_LAUNCH=",  "PLUME_CONTAINER",  "PLUME_REQUEUE_ON=",
-                                       "SBATCH_WAIT="}; /* sbatch would wait */
+    static const char *const ours[] = {
+        "PLUME_RUN_DIR=", "PLUME_BIN=", "PLUME_TRIAL=", "PLUME_ATTEMPT=", "PLUME_HUB=",
+        "PLUME_PROGRAM=", "PLUME_SOCKET=", "PLUME_PARAMS=", "PLUME_PARAM_",
+        "PLUME_RUNTIME=", "PLUME_NODE_ADDR=", "PLUME_RETRY=", "PLUME_LAUNCH=", "PLUME_CONTAINER",
+        "PLUME_REQUEUE_ON=", "SBATCH_WAIT=", /* sbatch would wait */
+        /* srun would give the ranks a terminal, unrecorded */
+        "SLURM_UNBUFFEREDIO="};
     static const char *const of_job[] = {"SLURM_",
                                          "SBATCH_MEM_BIND",
                                          "SBATCH_CPU_BIND",

@@ -80,9 +80,17 @@ static void env_is(char *const *env, const char *const *expected)
 
 static void test_env(void **state)
 {
-    char *outside[] = {
-        "SLURM_CONF=/c",   "SLURM_CLUSTERS=x", "MASTER_PORT=1", "RANK=0",          "PLUME_TRIAL=3",
-        "PLUME_LOG=debug", "PLUME_PARAM_lr=1", "SBATCH_WAIT=1", "SBATCH_QOS=high", NULL};
+    char *outside[] = {"SLURM_CONF=/c",
+                       "SLURM_CLUSTERS=x",
+                       "MASTER_PORT=1",
+                       "RANK=0",
+                       "PLUME_TRIAL=3",
+                       "PLUME_LOG=debug",
+                       "PLUME_PARAM_lr=1",
+                       "SBATCH_WAIT=1",
+                       "SBATCH_QOS=high",
+                       "SLURM_UNBUFFEREDIO=1",
+                       NULL};
     static const char *const outside_left[] = {"SLURM_CONF=/c",
                                                "SLURM_CLUSTERS=x",
                                                "MASTER_PORT=1",
