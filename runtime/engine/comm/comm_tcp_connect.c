@@ -226,7 +226,7 @@ static int advance(struct rendezvous *m, struct pending *p, struct pl_error *err
 /* Accepts a connection and sends hello. */
 static void accept_connection(struct rendezvous *m)
 {
-    struct hello hello = {.magic = "PLUM", .version = VERSION};
+    struct hello hello = {.magic = {'P', 'L', 'U', 'M'}, .version = VERSION};
     struct pending p = {.stage = AWAIT_CLAIM};
 
     /* cppcheck-suppress nullPointer ; accept(2) allows it */
