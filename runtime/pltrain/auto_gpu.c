@@ -346,7 +346,7 @@ static int test_in_child(const struct taken *taken, bool *ret_passed, struct pl_
     unsigned limit_ms = test_limit_ms();
     struct pl_child child = {0};
     struct pl_error why = {0};
-    char *failed;
+    const char *failed;
     int r = pl_child_run(argv, NULL, limit_ms, &child, &why);
 
     if (r == -ETIMEDOUT)
