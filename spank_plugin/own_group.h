@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon's control group of version 2. slurmstepd is in job_J/step_S/slurm, the tasks are in
- * job_J/step_S/user. As soon as the node's tasks have ended, Slurm kills what is in either, and the
- * daemon still has to write the result, or to serve other nodes. So it is in job_J/step_S/plume:
- * the step's limits hold there, too. Elsewhere (version 1, no cgroups) these functions do nothing.
- */
+ * job_J/step_S/user; Slurm 26.05 calls the job's folder by the SLUID of its run. As soon as the
+ * node's tasks have ended, Slurm kills what is in either, and the daemon still has to write the
+ * result, or to serve other nodes. So it is in job_J/step_S/plume: the step's limits hold there,
+ * too. Elsewhere (version 1, no cgroups) these functions do nothing. */
 #ifndef PL_SPANK_PLUGIN_OWN_GROUP_H
 #define PL_SPANK_PLUGIN_OWN_GROUP_H
 

@@ -40,18 +40,21 @@ teardown() {
     [[ -n $WHY_NOT ]] || scancel_all
 }
 
-# group_of PID: its group of version 2, below Slurm's.
+# A job's folder; of Slurm 26.05 it is its SLUID.
+readonly JOB_FOLDER='(job_[0-9]+|s[0-9A-Z]{13})'
+
+# group_of PID: its group of version 2, below the job's.
 group_of() {
-    sed -n 's,^0::.*/job_[0-9]*/,,p' "/proc/$1/cgroup"
+    sed -nE "s,^0::.*/$JOB_FOLDER/,,p" "/proc/$1/cgroup"
 }
 
 # groups_of_jobs: those that are left of this cluster's jobs. With controllers Slurm 22.05 leaves its own, also
 # without the plugin: then the plugin's.
 groups_of_jobs() {
-    local name='*/job_*'
-    ! cgroup2_has memory || name='*/job_*/plume'
+    local name=".*/$JOB_FOLDER(/.*)?"
+    ! cgroup2_has memory || name=".*/$JOB_FOLDER/(.*/)?plume"
     # shellcheck disable=SC2016 # for the inner shell
-    unshare --mount bash -c 'umount /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && find "/sys/fs/cgroup/$1" -type d -path "$2"' \
+    unshare --mount bash -c 'umount /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup && find "/sys/fs/cgroup/$1" -regextype posix-extended -type d -regex "$2"' \
         _ "${CLUSTER_DIR##*/}" "$name"
 }
 

@@ -1,14 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* To preload into slurmd, where there are control groups of version 1, too: its /proc/self/cgroup,
- * and slurmstepd's, has the line of version 2 alone. Slurm's plugin for version 2 refuses to run
- * beside version 1. */
+/* To preload into slurmd, where there are control groups of version 1, too: for it and slurmstepd
+ * /proc/PID/cgroup has the line of version 2 alone. Slurm's plugin for version 2 refuses to run
+ * beside version 1. From 23.11 on it also reads where process 1 is, and takes it for the root: a
+ * group outside of slurmd's namespace ("/../..") becomes its root. */
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define VISIBLE __attribute__((visibility("default")))
+
+/* /proc/self/cgroup and /proc/PID/cgroup. */
+static bool is_group_of_process(const char *path)
+{
+    static const char proc[] = "/proc/";
+    size_t pid;
+
+    if (strncmp(path, proc, strlen(proc)) != 0)
+        return false;
+    path += strlen(proc);
+    pid = strspn(path, "0123456789");
+    if (strncmp(path, "self", 4) == 0)
+        pid = 4;
+    return pid && strcmp(path + pid, "/cgroup") == 0;
+}
 
 /* A file with that line of fd, which it closes. */
 static int line_of_version_2(int fd)
@@ -24,6 +41,8 @@ static int line_of_version_2(int fd)
     text[n] = '\0';
     for (line = text; *line && strncmp(line, "0::", 3) != 0; line += *line == '\n')
         line += strcspn(line, "\n");
+    if (strncmp(line, "0::/..", 6) == 0)
+        line = "0::/";
     n = (ssize_t)strcspn(line, "\n");
     if (write(copy, line, (size_t)n) != n || write(copy, "\n", 1) != 1 ||
         lseek(copy, 0, SEEK_SET) < 0)
@@ -35,7 +54,7 @@ static int open_file(const char *path, int flags, mode_t mode)
 {
     int fd = openat(AT_FDCWD, path, flags, mode);
 
-    return fd >= 0 && strcmp(path, "/proc/self/cgroup") == 0 ? line_of_version_2(fd) : fd;
+    return fd >= 0 && is_group_of_process(path) ? line_of_version_2(fd) : fd;
 }
 
 /* By the names in the object: open() of the header may be either. */
