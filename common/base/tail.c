@@ -34,8 +34,8 @@ static void limit(struct pl_buf *lines)
 
 /* ---- native stack frames ---- */
 
-/* True for "    @ 0x7f..." (glog) and "frame #3: ..." (PyTorch), also after a prefix "[rank2]: ".
- */
+/* True for "    @ 0x7f..." (glog), "frame #3: ..." (PyTorch) and "  Binary file "python3", at ..."
+ * (faulthandler of Python 3.14, below the frames of Python), also after a prefix "[rank2]: ". */
 static bool is_frame(const char *s, size_t len)
 {
     const char *end = s + len, *bracket = len && *s == '[' ? memchr(s, ']', len) : NULL;
@@ -44,7 +44,7 @@ static bool is_frame(const char *s, size_t len)
         s = bracket + 1 + (bracket + 1 < end && bracket[1] == ':');
     while (s < end && *s == ' ')
         s++;
-    if (begins(s, (size_t)(end - s), "frame #"))
+    if (begins(s, (size_t)(end - s), "frame #") || begins(s, (size_t)(end - s), "Binary file \""))
         return true;
     if (s == end || *s++ != '@')
         return false;

@@ -94,6 +94,29 @@ static void test_text_stack_frames(void **state)
                            "    ... 1 more stack frame");
 }
 
+/* Python 3.14 writes more frames of C than are shown, below those of Python, which tell the line.
+ */
+static void test_text_python_fault(void **state)
+{
+    static const char python[] =
+        "Fatal Python error: Aborted\n\n"
+        "Current thread 0x00007f8b1c2e0000 [python] (most recent call first):\n"
+        "  File \"train.py\", line 11 in hang_here\n"
+        "  File \"train.py\", line 17 in <module>\n\n"
+        "Current thread's C stack trace (most recent call first):\n"
+        "  Binary file \"python\", at _Py_DumpStack+0x4a [0x499c1d]\n"
+        "  Binary file \"python\" [0x53bf79]\n";
+    _cleanup_(pl_buf_finish) struct pl_buf text = {0}, want = {0};
+
+    assert_int_equal(pl_buf_addf(&text, "%s", python), 0);
+    for (int i = 0; i < 30; i++)
+        assert_int_equal(
+            pl_buf_adds(&text, "  Binary file \"/usr/lib/libc.so.6\", at pause+0x19 [0x7f8be]\n"),
+            0);
+    assert_int_equal(pl_buf_addf(&want, "%s    ... 30 more stack frames", python), 0);
+    assert_tail(text.data, want.data);
+}
+
 /* ---- torchrun ---- */
 
 #define SUMMARY(rank_, local_)                                                                     \
@@ -255,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_text_limits),
         cmocka_unit_test(test_text_progress_bars),
         cmocka_unit_test(test_text_stack_frames),
+        cmocka_unit_test(test_text_python_fault),
         cmocka_unit_test(test_torchrun_shows_the_worker),
         cmocka_unit_test(test_torchrun_prefix_of_the_local_rank),
         cmocka_unit_test(test_torchrun_without_a_prefix),
