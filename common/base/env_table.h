@@ -137,6 +137,7 @@
     X(SLURMD_NODENAME, TEXT, NULL, PLSTAT | PLRUN | PLRUND | PLUGIN, "name of the node")                    \
     X(SLURM_JOB_ID, NUMBER, NULL, PLSTAT | PLRUN | PLRUND | PLTRAIN, "the job")                    \
     X(SLURM_JOB_UID, NUMBER, NULL, PLSTAT, "in an epilog, the user of the job")                    \
+    X(SLURM_JOB_SLUID, TEXT, NULL, PLSTAT, "in an epilog, the run of the job")                     \
     X(SLURM_JOBID, NUMBER, NULL, PLRUN | PLRUND, "the job, in old releases")                       \
     X(SLURM_JOB_NAME, TEXT, NULL, PLRUN | PLRUND, "name of the job")                               \
     X(SLURM_JOB_NODELIST, TEXT, NULL, PLRUN | PLRUND, "nodes of the job")                          \

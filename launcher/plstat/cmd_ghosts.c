@@ -326,7 +326,8 @@ static int choose(struct pl_plstat *ps, struct pl_ghosts *ghosts, struct pl_erro
 
 static int epilog_job(struct pl_ghosts *ghosts, struct pl_error *err)
 {
-    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *uid = pl_env(PL_ENV_SLURM_JOB_UID);
+    const char *job = pl_env(PL_ENV_SLURM_JOB_ID), *uid = pl_env(PL_ENV_SLURM_JOB_UID),
+               *sluid = pl_env(PL_ENV_SLURM_JOB_SLUID);
     int64_t number;
 
     if (geteuid() != 0)
@@ -337,6 +338,8 @@ static int epilog_job(struct pl_ghosts *ghosts, struct pl_error *err)
                             "--epilog needs SLURM_JOB_ID and SLURM_JOB_UID, which slurmd sets");
     ghosts->epilog = true;
     ghosts->job_uid = (uid_t)number;
+    if (sluid && strlen(sluid) < sizeof(ghosts->sluid))
+        memcpy(ghosts->sluid, sluid, strlen(sluid) + 1);
     return 0;
 }
 

@@ -182,6 +182,13 @@ static bool left_by_job(const struct pl_ghosts *ghosts, const struct pl_node_pro
            (p->cgroup_job < 0 || p->cgroup_job == ghosts->job);
 }
 
+/* In an epilog: a control group that names a run says whether it is this job's; 0: another's. */
+static void name_job(const struct pl_ghosts *ghosts, struct pl_node_process *p)
+{
+    if (*ghosts->sluid && *p->sluid)
+        p->job = p->cgroup_job = strcmp(p->sluid, ghosts->sluid) == 0 ? ghosts->job : 0;
+}
+
 /* Asks Slurm now. conf: only a file that our own user chose, as it may name plugins for squeue to
  * load. Root's processes prove no choice of root's: sudo(8) and other set-user-ID programs have a
  * user's environment. */
@@ -287,9 +294,12 @@ static int each(void *ctx, struct pl_node_process *p)
 {
     struct find *f = ctx;
     struct pl_ghosts *ghosts = f->ghosts;
-    struct pl_ghost g = {.process = *p}, *list;
-    int r = add_gpus(ghosts, &g);
+    struct pl_ghost g, *list;
+    int r;
 
+    name_job(ghosts, p);
+    g = (struct pl_ghost){.process = *p};
+    r = add_gpus(ghosts, &g);
     count_silent(f, p);
     if (r < 0 || (ghosts->epilog ? !left_by_job(ghosts, p) : !p->run_dir && !g.gpus)) {
         json_decref(g.gpus);
@@ -386,6 +396,7 @@ static int begin_end(const struct pl_ghosts *ghosts, struct pl_ghost *g, struct 
         return pl_error_set(err, r, "it has ended already");
     if (r < 0)
         return pl_error_errno(err, r, "cannot look at it");
+    name_job(ghosts, &now);
     r = may_end(ghosts, g, &now, err);        /* it started when the one in the list did .. */
     if (r == 0 && handle->start != now.start) /* .. and so did the one of the handle */
         r = pl_error_set(err, -ESRCH, "it has ended already");
@@ -462,6 +473,7 @@ int pl_ghosts_end_new(struct pl_ghosts *ghosts, struct pl_notes *notes, struct p
         struct find f = {.ghosts = &more, .notes = notes};
 
         n_new = 0;
+        memcpy(more.sluid, ghosts->sluid, sizeof(more.sluid));
         r = pl_node_processes_each(each, &f, err);
         for (size_t i = 0; i < more.n; i++) {
             more.list[i].end = more.list[i].mine && !has_process(ghosts, &more.list[i].process);

@@ -31,8 +31,9 @@ struct pl_ghost {
 };
 
 struct pl_ghosts {
-    bool epilog; /* see pl_ghosts_find() */
-    int64_t job; /* the job whose epilog runs */
+    bool epilog;               /* see pl_ghosts_find() */
+    int64_t job;               /* the job whose epilog runs */
+    char sluid[PL_SLUID_SIZE]; /* and its run, where Slurm names it; "": it does not */
     uid_t job_uid;
     bool at_once; /* end by SIGKILL alone */
     json_t *gpus; /* array as in the message node_gpus (common/proto/messages.h); NULL: none seen */

@@ -4,7 +4,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/base/process.h"
-#include "launcher/plstat/process_memory.h"
+#include "launcher/plstat/node_processes_private.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -34,17 +34,33 @@ static int read_uid(pid_t pid, uid_t *ret)
     return 0;
 }
 
-/* Slurm's groups are called ../slurm/uid_U/job_N/step_S/.. and ../slurmstepd.scope/job_N/... */
-static int64_t job_of_group(pid_t pid)
+/* Slurm's groups are called ../slurm/uid_U/job_N/step_S/.. and ../slurmstepd.scope/job_N/.., of
+ * 26.05 ../slurmstepd.scope/SLUID/step_S/... */
+int64_t pl_node_process_group(const char *text, char ret_sluid[PL_SLUID_SIZE])
+{
+    static const char base_32[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    const size_t len = PL_SLUID_SIZE - 1;
+    const char *slurm = strstr(text, "slurm"), *p = slurm ? strstr(slurm, "/job_") : NULL;
+
+    *ret_sluid = '\0';
+    if (p && p[5] >= '0' && p[5] <= '9')
+        return strtoll(p + 5, NULL, 10);
+    for (p = slurm ? strstr(slurm, "/s") : NULL; p; p = strstr(p + 1, "/s"))
+        if (strspn(p + 2, base_32) == len - 1 && strncmp(p + 1 + len, "/step_", 6) == 0) {
+            memcpy(ret_sluid, p + 1, len);
+            ret_sluid[len] = '\0';
+            break;
+        }
+    return -1;
+}
+
+static void read_group(struct pl_node_process *p)
 {
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
-    const char *slurm, *p;
 
-    if (pl_process_file_read(pid, "cgroup", 65536, &text) < 0)
-        return -1;
-    slurm = strstr(pl_buf_str(&text), "slurm");
-    p = slurm ? strstr(slurm, "/job_") : NULL;
-    return p && p[5] >= '0' && p[5] <= '9' ? strtoll(p + 5, NULL, 10) : -1;
+    p->job = p->cgroup_job = -1;
+    if (pl_process_file_read(p->pid, "cgroup", 65536, &text) == 0)
+        p->job = p->cgroup_job = pl_node_process_group(pl_buf_str(&text), p->sluid);
 }
 
 /* What is in the process's memory. 0 or -ENOMEM. Nothing may be had of it, as where the user's own
@@ -56,7 +72,8 @@ static int read_memory(struct pl_node_process *p, pid_t thread, const char *name
 
     p->silent = pl_process_memory_read(thread, p->uid, &memory);
     p->seen = memory.seen;
-    if (p->job < 0)
+    /* The number of an environment that came from another run is another job's. */
+    if (p->job < 0 && (!*p->sluid || !*memory.sluid || strcmp(p->sluid, memory.sluid) == 0))
         p->job = memory.job;
     p->command = *memory.command ? strdup(memory.command) : pl_strf("[%s]", name);
     p->run_dir = memory.has_run_dir ? strdup(memory.run_dir) : NULL;
@@ -108,7 +125,7 @@ int pl_node_process_get(pid_t pid, struct pl_node_process *ret)
         return r;
     p.start = stat.start;
     p.age_s = age_of(stat.start);
-    p.job = p.cgroup_job = job_of_group(pid);
+    read_group(&p);
     p.in_step = descends_from_step(pid);
     r = read_memory(&p, stat.thread, stat.name);
     if (r < 0)

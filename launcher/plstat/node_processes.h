@@ -5,6 +5,7 @@
 #define PL_LAUNCHER_PLSTAT_NODE_PROCESSES_H
 
 #include "common/base/error.h"
+#include "launcher/plstat/process_memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,8 +18,10 @@ struct pl_node_process {
     double age_s;
     int64_t job;        /* Slurm's number; -1: none, or not to be seen */
     int64_t cgroup_job; /* the same by its control group alone, which a program cannot choose */
-    bool in_step;       /* descends from a slurmstepd: its job has not ended on this node */
-    bool seen;          /* its environment could be read */
+    char sluid[PL_SLUID_SIZE]; /* the run of a job that its control group names, as those of Slurm
+                                * 26.05 do instead of the job; "": none */
+    bool in_step;              /* descends from a slurmstepd: its job has not ended on this node */
+    bool seen;                 /* its environment could be read */
     int silent;    /* 0, or why its memory is not read: -ETIMEDOUT (it does not answer), -errno (no
                     * process could be had that reads it); what is below, and its job, are not known */
     char *command; /* arguments, joined; "[name]" where it has none */

@@ -75,6 +75,7 @@ static void read_environment(pid_t thread, struct pl_process_memory *ret)
                                    sizeof(ret->slurm_conf));
     if (value_of(pl_buf_str(&text), text.len, "SLURM_JOB_ID", job, sizeof(job)))
         pl_parse_int(job, 1, UINT32_MAX, &ret->job, NULL);
+    value_of(pl_buf_str(&text), text.len, "SLURM_JOB_SLUID", ret->sluid, sizeof(ret->sluid));
 }
 
 static void read_command(pid_t thread, struct pl_process_memory *ret)

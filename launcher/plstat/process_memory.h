@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #define PL_PROCESS_COMMAND_MAX 256
+#define PL_SLUID_SIZE 15 /* of a run of a job, "s" and 13 digits of base 32, with its end */
 
 /* Reads a file of /proc/PID, whose length is not known before: max bytes, and up to 8 KiB more. The
  * process can hold up a look at its "environ" and "cmdline", at no other. 0, -ESRCH, -EACCES, ...
@@ -20,8 +21,9 @@
 int pl_process_file_read(pid_t pid, const char *name, size_t max, struct pl_buf *ret);
 
 struct pl_process_memory {
-    bool seen;   /* the environment could be read */
-    int64_t job; /* SLURM_JOB_ID; -1: none */
+    bool seen;                 /* the environment could be read */
+    int64_t job;               /* SLURM_JOB_ID; -1: none */
+    char sluid[PL_SLUID_SIZE]; /* SLURM_JOB_SLUID, which Slurm 26.05 sets; "": none */
     /* The arguments, joined by blanks; "" where it has none. */
     char command[PL_PROCESS_COMMAND_MAX + 1];
     bool has_run_dir, has_slurm_conf;

@@ -287,6 +287,43 @@ TXT
     ended "$(<k.pid)"
 }
 
+# in_run NAME SLUID [VARIABLE=VALUE...]: a process of the plain user in a control group as Slurm 26.05 makes them
+# for a run, with this environment alone; its pid is in NAME.pid.
+in_run() {
+    mkdir -p "$WORK/cgroup2/$TOP/slurmstepd.scope/$2/step_0/user"
+    # shellcheck disable=SC2016 # for the inner shell
+    as_user env -i "${@:3}" setsid bash -c 'echo $$ >"$0.new"; mv "$0.new" "$0.pid"; exec sleep 300' "$1" </dev/null &>/dev/null 3>&- &
+    wait_for 10 test -s "$1.pid"
+    cat "$1.pid" >"$WORK/cgroup2/$TOP/slurmstepd.scope/$2/step_0/user/cgroup.procs"
+}
+
+# The numbers in the environments are the programs' own.
+@test "in control groups that name a run, the epilog takes that run's processes, and no other's" {
+    need_root
+    local this=sEKNKTV3WPV500 other=sEKNKTV3WPV501
+    unshare --mount true && mkdir cgroup2 && mount -t cgroup2 none cgroup2 2>/dev/null && TOP=plume-test-$$ &&
+        mkdir "cgroup2/$TOP" 2>/dev/null || skip "control groups of version 2 cannot be mounted or made here"
+    in_run a "$this" SLURM_JOB_ID=7 SLURM_JOB_SLUID="$this"
+    in_run b "$other" SLURM_JOB_ID=7 SLURM_JOB_SLUID="$other"
+    in_run c "$this"
+    in_run d "$other" SLURM_JOB_ID=7 SLURM_JOB_SLUID="$this"
+    for name in a b c d; do
+        wait_for 10 grep -qx sleep "/proc/$(<$name.pid)/comm"
+    done
+    sed -e "s,@BINDIR@,$PLUME_SRC/build,;s,| logger ,| tee -a $WORK/logged #,;s,^END=no,END=yes," \
+        "$PLUME_SRC/templates/epilog.in" >epilog
+    run -0 env SLURM_JOB_ID=7 SLURM_JOB_UID="$PLAIN_UID" SLURM_JOB_SLUID="$this" timeout 60 sh epilog
+    cat logged
+    # As slurmd of an older release would: then the environment's run has to be the group's.
+    run -1 env SLURM_JOB_ID=7 SLURM_JOB_UID="$PLAIN_UID" timeout 60 plstat ghosts --epilog --check
+    [[ $output == *"$(<b.pid)"* && $output != *"$(<d.pid)"* ]]
+    ended "$(<a.pid)" && alive "$(<b.pid)" && ended "$(<c.pid)" && alive "$(<d.pid)"
+    kill "$(<b.pid)" "$(<d.pid)"
+    wait
+    find "cgroup2/$TOP" -depth -type d -exec rmdir {} +
+    umount cgroup2
+}
+
 # alive_in FILE: the process whose number is in it.
 alive_in() {
     alive "$(<"$1")"
@@ -416,7 +453,7 @@ TXT
         [ "$output" = '' ]
         [ "$(tail -n 1 logged | cut -d ' ' -f 1)" = 9998 ]
         (($(wc -l <logged) <= 21))
-        [ "$(grep -cE '^(PATH=/usr/sbin:/usr/bin:/sbin:/bin|SLURM_JOB_ID=7|SLURM_JOB_UID=.*|PWD=.*|OLDPWD=.*|SHLVL=.*|_=.*)$' seen)" = \
+        [ "$(grep -cE '^(PATH=/usr/sbin:/usr/bin:/sbin:/bin|SLURM_JOB_ID=7|SLURM_JOB_UID=.*|SLURM_JOB_SLUID=|PWD=.*|OLDPWD=.*|SHLVL=.*|_=.*)$' seen)" = \
             "$(wc -l <seen)" ]
     done
     run ! compgen -G 'ran-*'

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Processes of the node: what of theirs is read, and what a hostile one cannot make of it. */
 #include "common/base/process.h"
-#include "launcher/plstat/node_processes.h"
+#include "launcher/plstat/node_processes_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -288,9 +288,39 @@ static void test_the_reader_is_killed(void **state)
     assert_int_equal(n[1], 1);
 }
 
+static void test_group(void **state)
+{
+    static const struct {
+        const char *text, *sluid;
+        int64_t job;
+    } cases[] = {
+        {"5:freezer:/slurm/uid_0/job_12/step_0\n0::/\n", "", 12},
+        {"0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_1\n", "", 7},
+        /* Slurm 26.05 */
+        {"0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_1\n", "sEKNKTV3WPV500",
+         -1},
+        {"0::/system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500/step_batch/slurm\n", "sEKNKTV3WPV500",
+         -1},
+        {"0::/slurmstepd.scope/sEKNKTV3WPV500/user\n", "", -1},  /* no step of it */
+        {"0::/slurmstepd.scope/sEKNKTV3WPV50/step_0\n", "", -1}, /* too short, too long */
+        {"0::/slurmstepd.scope/sEKNKTV3WPV5000/step_0\n", "", -1},
+        {"0::/slurmstepd.scope/sEKNKTV3WPV5OI/step_0\n", "", -1}, /* letters that no SLUID has */
+        {"0::/user.slice/sEKNKTV3WPV500/step_0\n", "", -1},
+        {"0::/slurmstepd.scope/job_x\n", "", -1},
+        {"", "", -1},
+    };
+    char sluid[PL_SLUID_SIZE];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_int_equal(pl_node_process_group(cases[i].text, sluid), cases[i].job);
+        assert_string_equal(sluid, cases[i].sluid);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_group),
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_long_values),
