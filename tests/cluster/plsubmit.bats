@@ -621,6 +621,7 @@ SH
 
 @test "--launch mpi makes an MPI program's ranks those of the trial" {
     command -v mpicc >/dev/null || skip "no mpicc"
+    need_pmix
     cat >ranks.c <<'C'
 #include <mpi.h>
 #include <stdlib.h>

@@ -117,7 +117,7 @@ TXT
 }
 
 @test "a terminal stays one" {
-    run -0 --separate-stderr as_user script -qec \
+    run -0 --separate-stderr as_user env SHELL=/bin/sh script -qec \
         "srun --plume --pty bash -c 'test -t 0 -a -t 1 -a -t 2 && echo terminal \$RANK \$WORLD_SIZE'" \
         /dev/null
     [[ $output == *'terminal 0 1'* ]]

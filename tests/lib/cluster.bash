@@ -103,6 +103,11 @@ need_root() {
     ((EUID == 0)) || skip "no root"
 }
 
+# Debian's Slurm 26.05 comes without that plugin.
+need_pmix() {
+    srun --mpi=list 2>&1 | grep pmix >/dev/null || skip "this Slurm has no plugin for PMIx"
+}
+
 # wait_for SECONDS COMMAND [ARG...]: until COMMAND succeeds; says what it waited for when it did not.
 wait_for() {
     local limit_s=$1
