@@ -52,7 +52,8 @@ option_in() {
     python3 -c 'import json, sys
 for o in json.load(open(sys.argv[1])):
     if o["name"] == sys.argv[2]:
-        print(str(o["value"]).lower() if o["type"] == "boolean" else o["value"])' \
+        v = o["value"]
+        print(str(v).lower() if o["type"] == "boolean" else ",".join(v) if o["type"] == "array" else v)' \
         "$1/meson-info/intro-buildoptions.json" "$2"
 }
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
-# ./dev package: one Debian package of a release build, for the Slurm that this machine has; and the row of
-# ./dev matrix that installs it in a chroot, uses it and removes it.
+# ./dev package: one Debian package of a release build, for the Slurm that this machine has, and one of
+# plume-cuda.so; and the row of ./dev matrix that installs them in a chroot, uses them and removes them.
 
 # shellcheck source=dev.d/build.bash
 . "$PLUME_SRC/dev.d/build.bash"
@@ -9,12 +9,19 @@
 package_usage() {
     cat <<'TXT'
 Usage: ./dev package [FOLDER]
+       ./dev package --cuda [FOLDER] [-DOPTION=VALUE...]
 
 Makes plume_VERSION_ARCHITECTURE.deb in FOLDER [build-package]: a release build
 for /usr, without plume-cuda.so, whose licences do not go with Slurm's. It
 depends on the release of Slurm that libslurm-dev is of: make it on a machine
 with the cluster's Debian and Slurm, and again after an upgrade of Slurm.
-doc/install.md says how to use it.
+
+--cuda makes plume-cuda_VERSION_ARCHITECTURE.deb in FOLDER [build-package-cuda]:
+plume-cuda.so alone, for pltrain of that version. It is for GPUs of compute
+capability 8 and 9 (-Dgpu_archs=80,90), as PTX for newer ones, and for drivers
+of the CUDA that nvcc is of. No library of NVIDIA's is in it: pltrain looks for
+those at run time.
+doc/install.md says how to use them.
 TXT
 }
 
@@ -79,13 +86,64 @@ TXT
     )
 }
 
+# package_cuda_control ROOT CUDA: the same of plume-cuda. The driver and NVIDIA's libraries are of no package that
+# one could name: they come from Debian, from NVIDIA, or from a Python's wheels.
+package_cuda_control() {
+    local library
+    library=$(find "$1/usr/lib" -name plume-cuda.so)
+    (
+        cd "${1%/debian/plume}" || exit
+        printf 'Source: plume\n\nPackage: plume-cuda\nArchitecture: any\n' >debian/control
+        dpkg-shlibdeps -Tdebian/substvars --warnings=0 "-e$library"
+        mkdir -p "$1/DEBIAN"
+        cat >"$1/DEBIAN/control" <<TXT
+Package: plume-cuda
+Version: $VERSION
+Architecture: $(dpkg --print-architecture)
+Maintainer: $(id -un) <$(id -un)@localhost>
+Section: admin
+Priority: optional
+Installed-Size: $(du -sk --exclude=DEBIAN "$1" | cut -f 1)
+Depends: plume (= $VERSION), $(package_field Depends)
+Description: lets pltrain of Plume use NVIDIA GPUs, by CUDA $2
+ plume-cuda.so has the kernels of pltrain and what asks NVIDIA's libraries.
+ pltrain loads it where it is to use a GPU. It needs a driver for CUDA $2.
+ cuBLAS, cuDNN and NCCL are looked for at run time, also in Python's wheels.
+TXT
+    )
+}
+
+package_begin() {
+    command -v dpkg-shlibdeps >/dev/null ||
+        die "dpkg-shlibdeps is missing: as root, apt-get install dpkg-dev"
+    VERSION=$(sed -n "s/^ *version: '\(.*\)',/\1/p" "$PLUME_SRC/meson.build" | head -n 1)
+}
+
+package_cuda_make() { # FOLDER [MESON-OPTION...]
+    local dir root doc cuda
+    dir=$(realpath -m -- "$1")
+    root=$dir/package/debian/plume
+    package_begin
+    reconfigure_in "$dir" --buildtype=release --prefix=/usr -Dtests=disabled -Dcuda=enabled -Dslurm=disabled \
+        -Dmpi=disabled -Dpjrt=disabled -Dgpu_archs=80,90 "${@:2}"
+    ninja_in "$dir" plume-cuda.so
+    rm -rf "$dir/package"
+    (umask 022 && DESTDIR=$root meson install -C "$dir" --no-rebuild --strip --quiet --tags cuda) >&2
+    doc=$root/usr/share/doc/plume-cuda
+    install -d -m 0755 "$doc"
+    install -m 0644 "$PLUME_SRC/LICENSE" "$doc/copyright"
+    cuda=$("$(grep -om 1 "/[^ ']*/nvcc" "$dir/build.ninja")" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+    (umask 022 && package_cuda_control "$root" "$cuda")
+    (umask 022 && dpkg-deb --root-owner-group -Zxz --build "$root" "$dir") >&2
+    rm -rf "$dir/package"
+    printf '%s\n' "$dir/plume-cuda_${VERSION}_$(dpkg --print-architecture).deb"
+}
+
 package_make() {
     local dir root doc
     dir=$(realpath -m -- "$1")
     root=$dir/package/debian/plume
-    command -v dpkg-shlibdeps >/dev/null ||
-        die "dpkg-shlibdeps is missing: as root, apt-get install dpkg-dev"
-    VERSION=$(sed -n "s/^ *version: '\(.*\)',/\1/p" "$PLUME_SRC/meson.build" | head -n 1)
+    package_begin
     reconfigure_in "$dir" --buildtype=release --prefix=/usr -Dtests=disabled -Dcuda=disabled
     ninja_in "$dir"
     rm -rf "$dir/package"
@@ -106,6 +164,15 @@ cmd_package() {
         package_usage
         return
     fi
+    if [[ ${1:-} == --cuda ]]; then
+        local folder=$PLUME_SRC/build-package-cuda
+        shift
+        [[ ${1:--} == -* ]] || { folder=$1 && shift; }
+        [[ $# == 0 || " $*" != *" "[!-]* ]] || die_usage "package --cuda takes a folder and -DOPTION=VALUE; see --help"
+        deps_ensure build
+        package_cuda_make "$folder" "$@"
+        return
+    fi
     [[ $# -lt 2 && ${1:-} != -* ]] || die_usage "package takes one folder at most; see --help"
     deps_ensure build
     package_make "${1:-$PLUME_SRC/build-package}"
@@ -121,6 +188,11 @@ row_package() {
     matrix_chroot "$root" "$suite"
     deb=$(package_make "$MATRIX_DIR/package-build")
     cp "$deb" "$root/plume.deb"
+    rm -f "$root/plume-cuda.deb"
+    if command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]]; then # it is installed there, and not run
+        deb=$(package_cuda_make "$MATRIX_DIR/package-cuda" -Dgpu_quick=true -Dgpu_archs=80)
+        cp "$deb" "$root/plume-cuda.deb"
+    fi
     matrix_chroot_run "$root" 'apt-get -o APT::Update::Error-Mode=any -qq update &&
         apt-get -qq install -y --no-install-recommends slurmctld slurmd slurm-client munge iproute2 man-db' ||
         skip "the mirror of Debian does not answer"

@@ -21,7 +21,7 @@ sum() {
 }
 
 @test "--help fits 80 columns, on stdout, and names each command" {
-    for what in '' cluster matrix soak test; do
+    for what in '' cluster matrix package soak test; do
         # shellcheck disable=SC2086 # nothing or one word
         run -0 --separate-stderr "$SRC/dev" $what --help
         [ -z "$stderr" ]
@@ -38,7 +38,8 @@ sum() {
 @test "wrong use is status 2 with one line" {
     run -2 "$SRC/dev"
     for args in frob 'test frob' 'matrix frob' 'lint --frob' 'format x' 'build --x' 'fuzz frob' 'fuzz json x' \
-        'demo x' 'deps x' 'deps build x' 'build a b' 'bench a b' gpu-bundle cluster; do
+        'demo x' 'deps x' 'deps build x' 'build a b' 'bench a b' 'package a b' 'package --cuda a b' 'package --x' \
+        gpu-bundle cluster; do
         # shellcheck disable=SC2086 # words
         run -2 --separate-stderr "$SRC/dev" $args
         [ -z "$output" ]

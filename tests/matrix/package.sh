@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# In a chroot, as root, with Slurm but without Plume: installs /plume.deb, uses it as a user does, removes it.
+# In a chroot, as root, with Slurm but without Plume: installs /plume.deb, uses it as a user does, removes it; and
+# /plume-cuda.deb, if that is there, of which no more is seen than that pltrain loads it.
 # It fails at the first thing that is not as doc/install.md says.
 set -euo pipefail
 
@@ -55,6 +56,15 @@ slurm=${slurm%%-*} # as 22.05.8
 takes_slurm "${slurm%.*}.99-1" || fail "no bug fix of Slurm can be installed"
 refused=$(takes_slurm "$((10#${slurm%%.*} + 1)).02.0-1") && fail "apt upgrades Slurm under the plugin"
 [[ $refused == *'remove is disabled'* ]] || fail "apt: $refused"
+
+if [[ -e /plume-cuda.deb ]]; then
+    without=$(pltrain --gpus 1 --max-steps 1 mlp 2>&1) && fail "a GPU without plume-cuda.so"
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends /plume-cuda.deb
+    plugin=$(dpkg -L plume-cuda | grep '/plume-cuda\.so$') || fail "no plume-cuda.so"
+    [[ -z $(find "$plugin" -perm /022) ]] || fail "others may write to $plugin"
+    said=$(pltrain --gpus 1 --max-steps 1 mlp 2>&1) && fail "a GPU in a chroot"
+    [[ $said == *'NVIDIA driver'* && $said != "$without" ]] || fail "plume-cuda.so: $said"
+fi
 
 install -d -o 65534 -g 65534 /tmp/home
 PLUME_BUILD=${library%/*} ./dev cluster up 2 --name package --quiet
