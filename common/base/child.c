@@ -80,7 +80,7 @@ static void reset_signals(void)
 /* In the child: fds 0 to 2, then the program. */
 static void exec_child(const struct pl_child_pipes *p, const char *const *argv, char *const *env)
 {
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC), code;
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC), code = errno;
 
     reset_signals();
     setpgid(0, 0);
@@ -91,7 +91,7 @@ static void exec_child(const struct pl_child_pipes *p, const char *const *argv, 
             environ = (char **)(uintptr_t)env;
         execvp(argv[0], (char *const *)(uintptr_t)argv);
     }
-    code = errno;
+    code = null < 0 ? code : errno;
     if (write(p->exec_error[1], &code, sizeof(code)) < 0)
         _exit(126);
     _exit(127);

@@ -24,14 +24,17 @@ connect_to(const char *host, uint16_t port, uint64_t limit, int *ret, struct pl_
         struct pollfd p = {.fd = fd, .events = POLLOUT};
         socklen_t len = sizeof(r);
 
-        if (fd < 0)
+        if (fd < 0) {
+            r = -errno;
             continue;
+        }
         if (connect(fd, a->ai_addr, a->ai_addrlen) < 0 && errno != EINPROGRESS) {
             r = -errno;
             continue;
         }
-        if (poll(&p, 1, pl_left_ms(limit)) <= 0) {
-            r = -ETIMEDOUT;
+        r = poll(&p, 1, pl_left_ms(limit));
+        if (r <= 0) {
+            r = r < 0 ? -errno : -ETIMEDOUT;
             continue;
         }
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &r, &len) == 0 && r == 0) {

@@ -236,6 +236,10 @@ static int print(struct list *l)
     struct pl_plstat *ps = l->ps;
     int r;
 
+    if (l->n_shown == 0 && ps->notes.partial)
+        return pl_plstat_line(ps, PL_TERM_PLAIN,
+                              "no %ssweeps or jobs are known, but not all could be looked at",
+                              ps->all ? "" : "recent ");
     if (l->n_shown == 0)
         return pl_plstat_line(ps, PL_TERM_PLAIN,
                               ps->all ? "no sweeps or jobs yet: see plsubmit --help"

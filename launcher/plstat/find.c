@@ -51,8 +51,9 @@ static int find_trial_folder(const char *word, struct pl_run_ref *ret)
     return 0;
 }
 
-/* Finds RUN and RUN/TRIAL without the index, which may be unreadable. */
-static int find_run_folder(const char *word, struct pl_run_ref *ret)
+/* Finds RUN and RUN/TRIAL without the index, which may be unreadable. -ENOENT for other folders,
+ * -errno for one that cannot be looked at. */
+static int find_run_folder(const char *word, struct pl_run_ref *ret, struct pl_error *err)
 {
     _cleanup_free_ char *folder = strdup(word), *file = NULL;
     char *slash;
@@ -62,8 +63,11 @@ static int find_run_folder(const char *word, struct pl_run_ref *ret)
         file = pl_path_join(folder, "sweep.json");
         if (file && access(file, F_OK) == 0) {
             *ret = (struct pl_run_ref){realpath(folder, NULL), trial};
-            return ret->folder ? 0 : -ENOENT;
+            if (ret->folder)
+                return 0;
         }
+        if (file && errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG && errno != ELOOP)
+            return pl_error_errno(err, errno, "cannot look at '%s'", file);
         slash = strrchr(folder, '/');
         if (trial >= 0 || !slash || slash == folder ||
             pl_parse_int(slash + 1, 0, PL_RUN_TRIAL_LIMIT, &trial, NULL) < 0)
@@ -84,9 +88,14 @@ int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err
         return pl_error_set(err, -EINVAL, "JOB must not be empty");
     parse_job(word, &t.job, &t.task);
     r = pl_run_index_find(word, &ref, &why);
-    if (r < 0 && r != -ENOMEM && !ref.folder &&
-        (find_run_folder(word, &ref) == 0 || find_trial_folder(word, &ref) == 0))
-        r = 0;
+    if (r < 0 && r != -ENOMEM && !ref.folder) {
+        int found = find_run_folder(word, &ref, r == -ENOENT ? &why : NULL);
+
+        if (found == -ENOENT)
+            found = find_trial_folder(word, &ref);
+        if (found == 0 || r == -ENOENT)
+            r = found;
+    }
     if (r == 0) {
         t.trial = ref.trial;
         r = pl_run_open(ref.folder, &t.run, &why);
@@ -94,7 +103,7 @@ int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err
             r = -EBADMSG;
     }
     if (r < 0 && r != -ENOMEM && t.job >= 0) {
-        if (ref.folder)
+        if (ref.folder || r != -ENOENT)
             t.unreadable = strdup(pl_error_text(&why));
         r = 0;
     }

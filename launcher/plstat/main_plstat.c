@@ -168,8 +168,9 @@ static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
     struct pl_near near = {.word = word};
     struct pl_target target;
     struct pl_error why = {0};
+    int r = pl_target_find(word, &target, &why);
 
-    if (pl_target_find(word, &target, &why) == 0) {
+    if (r == 0) {
         pl_target_finish(&target);
         chosen = &any;
         ps->word = word;
@@ -186,6 +187,8 @@ static int set_job(struct pl_plstat *ps, const char *word, struct pl_error *err)
         if (strcmp(word, others[i].word) == 0)
             return pl_error_set(err, -EINVAL, "'%s' is not a command: write %s", word,
                                 others[i].instead);
+    if (r != -ENOENT && r != -EINVAL) /* it may be one, and cannot be looked at */
+        return pl_error_set(err, r, "%s", pl_error_text(&why));
     return pl_error_set(err, -EINVAL,
                         "'%s' is not a command, job, sweep or run folder: see plstat --help", word);
 }

@@ -129,7 +129,7 @@ static int load_key(const struct pl_run *run, unsigned char key[PL_KEY_SIZE], st
 
     if (!path)
         return -ENOMEM;
-    if (access(path, F_OK) == 0)
+    if (access(path, F_OK) == 0 || errno != ENOENT)
         return pl_key_load(pl_run_dir(run), key, err);
     r = pl_own_folder_open(AT_FDCWD, pl_run_dir(run), &fd, err);
     return r < 0 ? r : pl_key_load(NULL, key, err);

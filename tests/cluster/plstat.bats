@@ -249,6 +249,44 @@ submit() {
     run -3 as_user plstat sweep "$job"
 }
 
+# says CODE TEXT [ARG...]: plstat ARG... ends with CODE and says TEXT.
+says() {
+    run as_user plstat "${@:3}"
+    echo "$status: $output"
+    [[ $status == "$1" && $output == *"$2"* ]]
+}
+
+@test "what cannot be read is not said to be missing" {
+    CODE=3 submit --grid a=1 "$WORK/train"
+    touch "$GO"
+    job_wait "$JOB"
+    as_user mkdir hidden
+    as_user mv "$RUN" hidden/run
+    says 0 failed "$WORK/hidden/run"
+    as_user chmod 0 hidden
+    for word in "$WORK/hidden/run" hidden/run/0 hidden/run/trial-0000; do
+        says 4 'Permission denied' "$word"
+        says 4 'Permission denied' show "$word"
+    done
+    as_user chmod 0 "$PLUME_HOME/runs.jsonl"
+    says 4 "runs.jsonl': Permission denied" "$SWEEP"
+    says 4 "runs.jsonl': Permission denied" 999999
+    says 4 'no recent sweeps or jobs are known, but not all could be looked at'
+    as_user chmod 600 "$PLUME_HOME/runs.jsonl"
+    as_user chmod 700 hidden
+    # The folder's key, too: no other stands for it.
+    rm -f "$GO"
+    submit --grid a=1 "$WORK/train"
+    soon hub 'd["source"]' show "$SWEEP"
+    as_user chmod 0 "$RUN/key"
+    says 0 'as of ' show "$SWEEP"
+    [[ $output == *"/key': Permission denied"* ]]
+    as_user rm -f "$RUN/key"
+    ln -s key "$RUN/key"
+    says 0 'as of ' show "$SWEEP"
+    [[ $output == *"/key': Too many levels of symbolic links"* ]]
+}
+
 @test "an array's task by Slurm's own number" {
     submit --grid a=1,2 -N 1 "$WORK/train"
     soon "['running', 'running']" '[t["state"] for t in d["trials"]]' sweep "$SWEEP"

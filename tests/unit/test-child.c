@@ -2,10 +2,12 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -37,6 +39,24 @@ static void test_run_after_ignored_signal(void **state)
     pl_child_init();
     assert_int_equal(pl_child_run(argv, NULL, 10000, &child, &err), 0);
     assert_int_equal(WEXITSTATUS(child.status), 3);
+}
+
+/* The error of the call that failed, and not of one after it. */
+static void test_run_without_descriptors(void **state)
+{
+    static const char *const argv[] = {"true", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_error err = {0};
+    struct rlimit before, few;
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){(rlim_t)fd + 6, before.rlim_max}; /* enough for the pipes */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_int_equal(pl_child_run(argv, NULL, 10000, &child, &err), -EMFILE);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 static void test_said(void **state)
@@ -206,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_run_captures),
+        cmocka_unit_test(test_run_without_descriptors),
         cmocka_unit_test(test_said),
         cmocka_unit_test(test_run_big_output),
         cmocka_unit_test(test_run_missing),
