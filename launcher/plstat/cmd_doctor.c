@@ -29,6 +29,7 @@ struct doctor {
     struct pl_plstat *ps;
     json_t *checks, *nodes;
     bool plugin_here, munge; /* Slurm's answers depend on munge */
+    char namespace[64];      /* of struct pl_slurm_site */
     int64_t asked;           /* nodes */
     int r;                   /* the first failure of ours */
 };
@@ -105,6 +106,7 @@ static int look_at_slurm(struct doctor *d)
     }
     add(d, "ok", "Slurm %s answers", site.release);
     d->munge = strcmp(site.auth, "auth/munge") == 0;
+    memcpy(d->namespace, site.namespace, sizeof(d->namespace));
     add(d, site.limits.max_array_size ? "ok" : "wrong", "arrays of at most %u tasks (MaxArraySize)",
         site.limits.max_array_size);
     if (strcmp(site.job_requeue, "0") == 0)
@@ -413,6 +415,38 @@ static void look_at_nodes(struct doctor *d)
     propose(d);
 }
 
+/* Programs of 'srun --plume' report by a socket below /tmp, if nothing else is configured. */
+static void check_socket(struct doctor *d)
+{
+    const char *hidden = NULL;
+    const json_t *node;
+    size_t i, n = 0;
+
+    if (!d->plugin_here)
+        return;
+    json_array_foreach (d->nodes, i, node) {
+        const json_t *socket = json_object_get(node, "socket");
+
+        n += socket != NULL;
+        if (json_is_false(socket) && !hidden)
+            hidden = pl_json_string(node, "node");
+    }
+    if (hidden)
+        add(d, "wrong",
+            "on node %s tasks of srun --plume do not see the socket of plrund%s%s%s: set "
+            "runtime_dir or mount_namespace, see spank_plume(8); plsubmit and srun plrun work",
+            hidden, *d->namespace ? ", as jobs have a /tmp of their own (" : "", d->namespace,
+            *d->namespace ? ")" : "");
+    else if (*d->namespace && n == 0)
+        add(d, "check",
+            "jobs have a /tmp of their own (%s): the plugin needs runtime_dir or mount_namespace, "
+            "see spank_plume(8)",
+            d->namespace);
+    else if (*d->namespace)
+        add(d, "ok", "jobs have a /tmp of their own (%s), and tasks see the socket of plrund",
+            d->namespace);
+}
+
 /* ---- the report ---- */
 
 static int print(struct pl_plstat *ps, const json_t *checks)
@@ -448,6 +482,7 @@ int pl_cmd_doctor(struct pl_plstat *ps, struct pl_error *err)
     if (d.checks && d.nodes && look_at_slurm(&d) == 0) {
         look_at_home(&d);
         look_at_nodes(&d);
+        check_socket(&d);
     }
     r = d.checks && d.nodes ? d.r : -ENOMEM;
     if (r == 0)

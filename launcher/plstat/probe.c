@@ -163,6 +163,7 @@ json_t *pl_probe(const char *file)
     static const char *const singularity[] = {"singularity", "--version", NULL};
     static const char *const munge[] = {"munge", "--version", NULL};
     const char *node = pl_env(PL_ENV_SLURMD_NODENAME), *runtime = pl_env(PL_ENV_PLUME_RUNTIME);
+    const char *link = pl_env_text(PL_ENV_PLUME_SOCKET);
     char host[HOST_NAME_MAX + 1] = "?";
     json_t *o;
     int r;
@@ -173,6 +174,8 @@ json_t *pl_probe(const char *file)
                   pl_wall_s(), "version", pl_version(), "plugin",
                   runtime && strcmp(runtime, "plugin") == 0);
     r = o ? 0 : -ENOMEM;
+    if (r == 0 && link)
+        r = json_object_set_new(o, "socket", json_boolean(access(link, F_OK) == 0));
     if (r == 0 && file)
         r = set_line(o, "token", file);
     if (r == 0)

@@ -26,6 +26,23 @@ static void copy_value(const char *text, const char *key, char *ret, size_t size
     }
 }
 
+/* JobContainerType, of which Slurm 25.11 has made NamespaceType. Others than these name no /tmp. */
+static void copy_namespace(const char *text, char *ret, size_t size)
+{
+    static const char *const keys[] = {"JobContainerType", "NamespaceType"};
+    static const char *const known[] = {"job_container/tmpfs", "namespace/tmpfs",
+                                        "namespace/linux"};
+    char value[64];
+
+    *ret = '\0';
+    for (size_t i = 0; i < PL_COUNT(keys); i++) {
+        copy_value(text, keys[i], value, sizeof(value));
+        for (size_t k = 0; k < PL_COUNT(known); k++)
+            if (strcmp(value, known[k]) == 0)
+                snprintf(ret, size, "%s", value);
+    }
+}
+
 int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret)
 {
     struct pl_slurm_site site = {0};
@@ -41,6 +58,7 @@ int pl_slurm_site_parse(const char *text, struct pl_slurm_site *ret)
     copy_value(text, "PlugStackConfig", site.plugstack, sizeof(site.plugstack));
     copy_value(text, "AuthType", site.auth, sizeof(site.auth));
     copy_value(text, "ClusterName", site.cluster, sizeof(site.cluster));
+    copy_namespace(text, site.namespace, sizeof(site.namespace));
     copy_value(text, "AccountingStorageEnforce", site.enforce, sizeof(site.enforce));
     copy_value(text, "MaxJobCount", jobs, sizeof(jobs));
     if (pl_parse_int(jobs, 1, UINT32_MAX, &n, NULL) == 0)

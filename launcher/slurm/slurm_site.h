@@ -12,8 +12,9 @@ struct pl_slurm_site {
     char plugstack[256];   /* path of plugstack.conf */
     char auth[32];         /* AuthType: "auth/munge" */
     char cluster[64];      /* ClusterName */
-    char enforce[128];     /* AccountingStorageEnforce: "none", or "associations,limits,qos" */
-    unsigned max_jobs;     /* MaxJobCount; 0: not known */
+    char namespace[64]; /* what gives jobs a /tmp of their own: "job_container/tmpfs"; "": none */
+    char enforce[128];  /* AccountingStorageEnforce: "none", or "associations,limits,qos" */
+    unsigned max_jobs;  /* MaxJobCount; 0: not known */
     struct pl_slurm_limits limits;
 };
 

@@ -363,6 +363,23 @@ TXT
     PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check --nodes 1
     grep -Eq '^wrong  node n[1-4] does not see the folder of runs: ' <<<"$output"
     grep -Eq '^wrong  the clock of node n[1-4] differs by [0-9]+ s from' <<<"$output"
+    # Jobs have a /tmp of their own, and the plugin is not told so.
+    cat >bin/srun <<TXT
+#!/bin/bash
+exec $(command -v srun) "\$@" > >(sed 's/"socket":true/"socket":false/')
+TXT
+    printf '#!/bin/sh\n%s "$@" | sed "s,^JobContainerType.*,JobContainerType = job_container/tmpfs,"\n' \
+        "$(command -v scontrol)" >bin/scontrol
+    chmod 755 bin/*
+    PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check --nodes 1
+    grep -Eq '^wrong  on node n[1-4] tasks of srun --plume do not see the socket of plrund, as jobs .*job_container/tmpfs\): set runtime_dir' <<<"$output"
+    printf '#!/bin/sh\nexit 1\n' >bin/srun
+    sed -i '2i case $* in *--help*) echo --plume; exit;; esac' bin/srun
+    PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check --nodes 1
+    grep -q '^check  jobs have a /tmp of their own (job_container/tmpfs): the plugin needs runtime_dir' <<<"$output"
+    rm bin/srun
+    PATH=$WORK/bin:$PATH run as_user plstat doctor
+    grep -q '^ok     jobs have a /tmp of their own (job_container/tmpfs), and tasks see' <<<"$output"
     SLURM_CONF=/nonexistent run -1 plstat doctor --check
     [ "$output" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
 }

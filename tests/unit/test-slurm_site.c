@@ -46,7 +46,28 @@ static void test_site_parse(void **state)
     assert_int_equal(pl_slurm_site_parse("SLURM_VERSION = 22.05.8\n", &site), -EINVAL);
     assert_int_equal(pl_slurm_site_parse("MaxArraySize = 7\nPreemptMode", &site), 0);
     assert_string_equal(site.preempt_mode, "");
+    assert_string_equal(site.namespace, "");
     assert_int_equal(site.max_jobs, 0);
+}
+
+static void test_site_namespace(void **state)
+{
+    static const char *const cases[][2] = {
+        {"JobContainerType        = job_container/tmpfs\n", "job_container/tmpfs"},
+        {"NamespaceType           = namespace/tmpfs\n", "namespace/tmpfs"},
+        {"NamespaceType           = namespace/linux\n", "namespace/linux"},
+        {"JobContainerType        = job_container/none\n", ""},
+        {"JobContainerType        = (null)\n", ""},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_slurm_site site;
+        char text[128];
+
+        snprintf(text, sizeof(text), "%sMaxArraySize = 7\n", cases[i][0]);
+        assert_int_equal(pl_slurm_site_parse(text, &site), 0);
+        assert_string_equal(site.namespace, cases[i][1]);
+    }
 }
 
 static void mode_is(const char *partition, const char *expected)
@@ -78,6 +99,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_site_parse),
+        cmocka_unit_test(test_site_namespace),
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_preempt_requeues),
     };
