@@ -3,6 +3,8 @@
 # ./dev soak KIND [ARGUMENT...]: by the hundred what the suites run a small part of, against an oracle or a
 # model of what must follow.
 
+# shellcheck source=dev.d/cgroup2.bash
+. "$PLUME_SRC/dev.d/cgroup2.bash"
 # shellcheck source=dev.d/fuzz.bash
 . "$PLUME_SRC/dev.d/fuzz.bash"
 # shellcheck source=dev.d/nfs.bash

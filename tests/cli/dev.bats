@@ -191,6 +191,17 @@ failed: row: 3 second
 failed: other' ]
 }
 
+@test "soak knows what it runs for each kind of its help" {
+    local kind n=0
+    while read -r kind; do
+        # shellcheck disable=SC2016 # for the inner shell
+        run -0 env PLUME_SRC="$SRC" bash -euo pipefail -c '. "$PLUME_SRC/dev.d/common.bash"
+            . "$PLUME_SRC/dev.d/soak.bash"; declare -F "soak_$1"' _ "$kind"
+        n=$((n + 1))
+    done < <("$SRC/dev" soak --help | grep -oE '^(Usage:|      ) ./dev soak [a-z0-9]+' | grep -oE '[a-z0-9]+$')
+    ((n == 12))
+}
+
 @test "soak fuzz has seconds for each target, and targets for its seconds" {
     run -0 "$SRC/dev" soak fuzz --list
     [ "$(awk '{ print $1 }' <<<"$output" | sort)" = \
