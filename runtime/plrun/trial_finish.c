@@ -133,8 +133,9 @@ static bool launch_given_up(const char *attempt_dir, int load_error)
     return pl_env(PL_ENV_PLUME_HUB) && load_error == -ENOENT && claim && access(claim, F_OK) == 0;
 }
 
-/* The cause of an end that the hub did not record. A new reference; NULL if nothing failed. */
-static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *err)
+/* The cause of an end that the hub did not record. A new reference; NULL if nothing failed.
+ * left: srun was killed, and we have ended its step, with SIGKILL */
+static json_t *make_cause(const char *attempt_dir, int code, bool left, struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     int64_t from = pl_trial_stderr_start(attempt_dir);
@@ -151,7 +152,7 @@ static json_t *make_cause(const char *attempt_dir, int code, struct pl_error *er
     r = pl_run_state_load(attempt_dir, &doc, err);
     if (r == 0)
         cause = json_object_get(doc, "cause");
-    if (cause && !(is_of_sigkill(cause) && says_step_cancelled(said, doc)))
+    if (cause && !(is_of_sigkill(cause) && (left || says_step_cancelled(said, doc))))
         return json_incref(cause);
     if (doc && pl_trial_hub_said(said, code, &cause))
         return cause;
@@ -230,22 +231,35 @@ static bool hub_listens(void)
 
 /* As pl_trial_result_of(). Under the plugin srun ends with the last rank, and the job script may
  * come here before the hub, on another process's time, has written the result. A hub that still
- * writes keeps its log young; one that waits for a file system listens. */
-static json_t *
-await_result(const struct pl_run *run, unsigned trial, unsigned attempt, const char *attempt_dir)
+ * writes keeps its log young; one that waits for a file system listens.
+ * code      of srun: where it was killed, its step may run on, and is ended
+ * ret_left  true if that was so */
+static json_t *await_result(const struct pl_run *run,
+                            unsigned trial,
+                            unsigned attempt,
+                            const char *attempt_dir,
+                            int code,
+                            bool *ret_left)
 {
     uint64_t until = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_DISK_LIMIT) * 1000000ull;
     _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
     json_t *result = pl_trial_result_of(run, trial, attempt);
     double ahead_s = result ? 0 : ahead_of_folder(run, trial);
+    bool asked = false;
 
+    *ret_left = false;
     for (int turn = 0; !result && log; turn++) {
         struct stat st;
         bool there = lstat(log, &st) == 0;
         bool young = there && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS &&
                      (double)st.st_mtime + HUB_WRITES_S >= pl_wall_s() - ahead_s;
-        bool wait = young || (there && pl_now_ns() < until && hub_listens());
+        bool wait;
 
+        if (there && !young && code == 128 + SIGKILL && !asked) {
+            asked = true;
+            *ret_left = pl_trial_end_left_step(attempt_dir);
+        }
+        wait = young || (there && pl_now_ns() < until && hub_listens());
         /* a file on another node's side of the file system has no event to wait for */
         if (young)
             nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);
@@ -431,7 +445,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     _cleanup_free_ char *name = array && task ? pl_strf("%s_%s", array, task) : NULL;
     enum pl_trial_state state;
     unsigned trial, attempt = 0;
-    bool by_slurm;
+    bool by_slurm, left;
     int64_t n;
     int r = pl_trial_open_run(&run, &trial, err);
 
@@ -443,7 +457,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     dir = pl_run_attempt_path(run, trial, attempt, NULL);
     if (!dir)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    result = await_result(run, trial, attempt, dir);
+    result = await_result(run, trial, attempt, dir, code, &left);
     state = pl_trial_result_state(result);
     if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)
@@ -454,7 +468,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
             count_failure(run, trial, state);
         return 0;
     }
-    cause = make_cause(dir, code, err);
+    cause = make_cause(dir, code, left, err);
     if (cause && code == 0)
         *ret_code = code = PL_EXIT_FAILED;
     result = json_pack("{s:i, s:i, s:s, s:s, s:i, s:f}", "attempt", (int)attempt, "attempts",

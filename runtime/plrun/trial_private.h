@@ -45,6 +45,10 @@ void pl_trial_write_changed(const struct pl_run *run,
                             enum pl_trial_state state,
                             const json_t *result);
 
+/* Ends the step of the attempt's log if Slurm says that it runs, after the end of its srun: both
+ * processes of srun were killed, so nobody else ends the step. True if it has done so. */
+bool pl_trial_end_left_step(const char *attempt_dir);
+
 /* Corrects the result of an attempt, and writes it: Slurm's record of a job that it has requeued
  * does not say why. Its words in the job's output do, which is our stderr. True if it was a lost
  * node. */

@@ -274,6 +274,40 @@ static void test_finish_all_killed(void **state)
     finish_with(137, 137, "failed", "signal");
 }
 
+/* A command of Slurm's. */
+static void fake(const char *name, const char *script)
+{
+    char path[128];
+
+    snprintf(path, sizeof(path), "%s/%s", top, name);
+    unlink(path);
+    assert_int_equal(pl_file_append(path, script, strlen(script), 0755, NULL), 0);
+}
+
+/* Both processes of srun were killed: Slurm lets the step run on. The hub sees some of its end. */
+static void test_finish_srun_killed(void **state)
+{
+    static const char node[] =
+        "{\"type\":\"cause\",\"cause\":{\"kind\":\"node\",\"node\":\"n2\"}}\n";
+    _cleanup_free_ char *args = NULL;
+    char path[128];
+    size_t len;
+
+    claim();
+    begin_log(node);
+    fake("scancel", "#!/bin/sh\necho \"$@\" >>\"${0%/*}/args\"\n");
+    fake("scontrol", "#!/bin/sh\n[ $3 != step ] || echo \"StepId=$4 State=RUNNING Tasks=2\"\n");
+    finish_with(1, 1, "node-failed", "node"); /* srun has ended by itself */
+    assert_int_equal(unlink(in_run("trial-0000/result.json")), 0);
+    finish_with(137, 137, "failed", "signal");
+    assert_int_equal(unlink(in_run("trial-0000/result.json")), 0);
+    fake("scontrol", "#!/bin/sh\n[ $3 != step ] || echo \"StepId=$4 State=COMPLETING Tasks=2\"\n");
+    finish_with(137, 137, "node-failed", "node");
+    snprintf(path, sizeof(path), "%s/args", top);
+    assert_int_equal(pl_file_read(path, 4096, &args, &len, NULL), 0);
+    assert_string_equal(args, "7.0\n");
+}
+
 static void test_finish_cause_in_log(void **state)
 {
     static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n"
@@ -559,6 +593,7 @@ int main(void)
         IN_RUN(test_finish_hub_vanished),
         IN_RUN(test_finish_hub_killed),
         IN_RUN(test_finish_all_killed),
+        IN_RUN(test_finish_srun_killed),
         IN_RUN(test_finish_cause_in_log),
         IN_RUN(test_finish_result_there),
         IN_RUN(test_finish_stopped),
