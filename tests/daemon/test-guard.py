@@ -53,17 +53,22 @@ def test_guard_killed_leaves_nothing(step):
         of_b.wait()
 
 
-def end_with_stopped_guard(step, pid):
-    """Rank 0 is this process, and its plrun is stopped; rank 1 fails. The daemon, which has ended plrun and itself."""
+def end_with_stopped_guard(step, rank=os.getppid):
+    """Rank 0, of the pid that rank() returns, has a plrun that is stopped; rank 1 fails. The daemon, which has ended
+    plrun and itself, and that pid."""
     step.tasks_per_node = 2
     d = step.start()
+    told, tells = os.pipe()
     guard = os.fork()
     if guard == 0:
         with contextlib.suppress(BaseException):
             r = d.rank("starter", 0)
             r.expect("world")
+            pid = rank()
+            os.write(tells, f"{pid}\n".encode())
             r.send(type="spawned", pid=pid)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            while True:  # it may be woken as its rank has ended
+                os.kill(os.getpid(), signal.SIGSTOP)
         os._exit(1)
     try:
         os.waitpid(guard, os.WUNTRACED)
@@ -77,12 +82,12 @@ def end_with_stopped_guard(step, pid):
         os.kill(guard, signal.SIGKILL)
         status = os.waitpid(guard, 0)[1]
     equal(status, signal.SIGKILL)
-    return d
+    return d, int(os.read(told, 32))
 
 
 def test_guard_stopped(step):
     """A plrun that is stopped cannot end its rank: after the grace the daemon ends plrun."""
-    d = end_with_stopped_guard(step, os.getpid())
+    d, _ = end_with_stopped_guard(step)
     cause = step.result()["cause"]
     equal((cause["kind"], cause["rank"], cause["exit"]), ("exit", 1, 3))
     equal([r["state"] for r in step.load("status.json")["state"]["ranks"]], ["killed", "failed"])
@@ -94,25 +99,27 @@ def state_of(pid):
         return f.read().rpartition(") ")[2][0]
 
 
-def test_guard_stopped_and_rank_in_the_kernel(step):
-    """A rank in state D is told all the same: its node needs a look."""
+def waits_in_the_kernel():
+    """The pid of a child in state D that SIGKILL ends, as it ends one that waits for a file server."""
     clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
     pid = os.fork()
     if pid == 0:
-        os.setsid()
         # CLONE_VFORK: it waits in the kernel until its child, which has its own memory, has ended.
         if ctypes.CDLL(None).syscall(clone, 0x4000 | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
             while True:
                 signal.pause()
         os._exit(0)
-    try:
-        wait_for("state D", lambda: state_of(pid) == "D")
-        d = end_with_stopped_guard(step, pid)
-    finally:
-        os.killpg(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert f"SIGKILL does not end process {pid}, which is in state D" in d.said(), d.said()
-    equal([e["value"] for e in step.lines("events.jsonl") if e.get("key") == "unkillable"], [f"process {pid}, state D"])
+    wait_for("state D", lambda: state_of(pid) == "D")
+    return pid
+
+
+def test_guard_stopped_and_rank_in_the_kernel(step):
+    """A rank in state D gets SIGKILL before it is called unkillable."""
+    d, pid = end_with_stopped_guard(step, waits_in_the_kernel)
+    assert "SIGKILL does not end" not in d.said(), d.said()
+    equal([e["value"] for e in step.lines("events.jsonl") if e.get("key") == "unkillable"], [])
+    wait_for("the rank's end", lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 def test_owner_gone(step):

@@ -60,6 +60,7 @@ struct pl_rank {
     int status;              /* wait status, valid if ended */
     pid_t pid;               /* once it runs */
     pid_t starter_pid;       /* the rank's own if nobody guards it */
+    bool killed_for_guard;   /* its guard was stopped: the daemon itself has sent SIGKILL */
     pid_t guard_pid;         /* of the process that guards it, 0 = none known */
     unsigned guard_idle_s;   /* stopped for so long, though the rank has ended */
     struct pl_process guard; /* the same, to end it where it is stopped */

@@ -106,6 +106,17 @@ static bool spare_savers(struct pl_daemon *d)
     return saves;
 }
 
+/* SIGKILL to the rank of a guard that is stopped. The rank counts as ended with its guard, which is
+ * killed next: whether it waits in the kernel must be seen before. */
+static void kill_for_guard(struct pl_rank *rank)
+{
+    struct pl_process_stat stat;
+
+    if (rank->guarded && rank->running && !rank->ended && is_in_state(rank->guard_pid, 'T') &&
+        pl_process_stat(rank->pid, &stat) == 0 && stat.parent == rank->guard_pid)
+        rank->killed_for_guard = kill(rank->pid, SIGKILL) == 0; /* not reaped, so it is still it */
+}
+
 void pl_daemon_on_grace_over(void *ctx)
 {
     struct pl_daemon *d = ctx;
@@ -117,15 +128,16 @@ void pl_daemon_on_grace_over(void *ctx)
     for (unsigned i = 0; i < d->n_present; i++) {
         struct pl_rank *rank = &d->ranks[i];
 
-        /* A guard that is stopped has sent it no SIGKILL. That would not end one that waits in the
-         * kernel: such a rank counts as ended with its guard, so this is the last look. */
-        if (d->grace_over && (!is_in_state(rank->guard_pid, 'T') || is_in_state(rank->pid, 'D')))
+        /* A guard that is stopped has sent it no SIGKILL. */
+        if (d->grace_over && (rank->killed_for_guard || !is_in_state(rank->guard_pid, 'T')))
             tell_unkillable(rank);
         /* A guard that was told so and has done nothing is stopped, or it hangs. The kernel ends
          * its rank with it. */
         if (d->grace_over && rank->guarded && !rank->ended)
             pl_process_kill(&rank->guard);
         pl_rank_signal(rank, SIGKILL);
+        if (!d->grace_over)
+            kill_for_guard(rank);
     }
     d->grace_over = true;
     pl_limit_start(&d->grace, GUARD_MS);
