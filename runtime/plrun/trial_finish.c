@@ -58,25 +58,27 @@ static bool says_launch_failed(const char *said, const json_t *doc)
 {
     const char *state = pl_json_string(doc, "state");
 
-    return said && state && strcmp(state, "waiting") == 0 &&
+    return said && (!state || strcmp(state, "waiting") == 0) &&
            strstr(said, "srun: error: Application launch failed: ");
 }
 
 /* Slurm writes into the output that it ended a step, and keeps no other record of that. Where it
  * had a reason of its own it adds " DUE TO NODE FAILURE", TIME LIMIT, PREEMPTION or JOB REQUEUE.
- * srun says so before, where it ends the step itself as a rank has failed.
+ * srun says so before, where it ends the step itself, as after a rank's failure.
  * said  what the attempt has written; NULL = not known
- * doc   the step's log, which has its number: a trial may start others */
+ * doc   the step's log, which has its number: a trial may start others. Before a hub has written
+ *       that, srun has started no program: then any step of the job is the trial's */
 static bool says_step_cancelled(const char *said, const json_t *doc)
 {
     const char *job = pl_json_string(doc, "job"), *number = pl_json_string(doc, "step");
-    _cleanup_free_ char *begin =
-        pl_strf("*** STEP %s.%s ON ", job ? job : "", number ? number : "");
     const char *step = said, *at, *due;
+    _cleanup_free_ char *begin = NULL;
 
-    if (!job || !number || !begin)
-        return false;
-    while (step && (step = strstr(step, begin))) {
+    if (!job || !number)
+        begin = pl_strf("*** STEP %s.", pl_env(PL_ENV_SLURM_JOB_ID) ?: "");
+    else
+        begin = pl_strf("*** STEP %s.%s ON ", job, number);
+    while (step && begin && (step = strstr(step, begin))) {
         const char *end = step + strcspn(step, "\n");
 
         at = strstr(step, " CANCELLED AT ");
@@ -85,7 +87,7 @@ static bool says_step_cancelled(const char *said, const json_t *doc)
             break;
         step = end;
     }
-    return step && !strstr(said, "srun: Terminating ") &&
+    return step && begin && !strstr(said, "srun: Terminating ") &&
            !strstr(said, "srun: error: Terminating ");
 }
 
@@ -164,6 +166,11 @@ static json_t *make_cause(const char *attempt_dir, int code, bool left, struct p
         confidence = inferred ? PL_CONFIDENCE_INFERRED : PL_CONFIDENCE_ASKED;
     else if (doc)
         kind = after_hub_died(doc, code, said, &confidence);
+    else if (reached_srun && code && says_step_cancelled(said, NULL) &&
+             !says_launch_failed(said, NULL)) {
+        kind = PL_CAUSE_CANCELLED;
+        confidence = PL_CONFIDENCE_INFERRED;
+    }
     if (kind == PL_CAUSE_NONE)
         kind = reached_srun ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP;
     cause = json_pack("{s:s, s:s, s:i}", "kind", pl_cause_name(kind), "node", node ? node : "?",

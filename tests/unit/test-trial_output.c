@@ -76,6 +76,36 @@ static void test_finish_launch_failed(void **state)
     }
 }
 
+/* Before the hub has written anything, or before it is there. */
+static void test_finish_step_cancelled_at_once(void **state)
+{
+    for (int there = 0; there < 2; there++) {
+        _cleanup_free_ char *path = pl_strf("%s/slurm.out", top);
+        int saved = dup(2), fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        json_t *o;
+
+        dup2(fd, 2);
+        claim();
+        setenv("PLUME_HUB", "n1:5", 1);
+        setenv("PLUME_ATTEMPT", "0", 1);
+        if (there)
+            assert_int_equal(
+                pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), "", 0, 0666, NULL), 0);
+        setenv("SLURM_JOB_ID", "7", 1);
+        assert_int_equal(pl_write_all(fd, STEP_CANCELLED, strlen(STEP_CANCELLED)), 0);
+        close(fd);
+        assert_int_equal(pl_trial_finish(137, &(int){0}, NULL), 0);
+        dup2(saved, 2);
+        close(saved);
+        o = result();
+        assert_string_equal(pl_json_string(o, "state"), "cancelled");
+        assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "inferred");
+        json_decref(o);
+        assert_int_equal(remove_run(NULL), 0);
+        assert_int_equal(make_run(NULL), 0);
+    }
+}
+
 /* srun writes a line for each node after Slurm's word. */
 static void test_finish_step_cancelled_on_many_nodes(void **state)
 {
@@ -357,6 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_RUN(test_finish_launch_failed),
         IN_RUN(test_finish_step_cancelled),
+        IN_RUN(test_finish_step_cancelled_at_once),
         IN_RUN(test_finish_step_cancelled_on_many_nodes),
         IN_RUN(test_finish_step_cancelled_before),
         IN_RUN(test_finish_stderr_changed),
