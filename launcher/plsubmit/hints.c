@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#define HEAD_BYTES 8192  /* of a script, with its lines #SBATCH */
 #define SIGNAL_LEAD_S 60 /* of sbatch --signal without a time */
 
 /* ---- the program ---- */
@@ -62,22 +63,62 @@ static bool is_of_no_script(const char *option)
     return option[1] != '-' && strpbrk(option, "cm");
 }
 
-/* The script that an interpreter is to run, if it is not there; NULL: there is none, or it is not
- * known: a set-up or --sbatch chdir may change the folder. */
-static const char *missing_script(const struct pl_spec *spec)
+/* The script that an interpreter is to run; NULL: there is none, or it is not known. */
+static const char *script_of(const struct pl_spec *spec)
 {
     char *const *arg = spec->argv + 1;
+
+    while (*arg && (*arg)[0] == '-' && !is_of_no_script(*arg))
+        arg++;
+    return *arg && (*arg)[0] != '-' && !strchr(*arg, '{') &&
+                   interprets(base_name(spec->argv[0]), *arg)
+               ? *arg
+               : NULL;
+}
+
+/* Such a script if it is not there. A set-up or --sbatch chdir may change the folder. */
+static const char *missing_script(const struct pl_spec *spec)
+{
+    const char *script = script_of(spec);
 
     if (spec->lists[PL_SPEC_SETUP] || spec->lists[PL_SPEC_LOAD] ||
         pl_spec_of_sbatch(spec, "chdir") || spec->values[PL_SPEC_SNAPSHOT].text ||
         spec->values[PL_SPEC_CONTAINER].text)
         return NULL;
-    while (*arg && (*arg)[0] == '-' && !is_of_no_script(*arg))
-        arg++;
-    if (!*arg || (*arg)[0] == '-' || strchr(*arg, '{') ||
-        !interprets(base_name(spec->argv[0]), *arg) || access(*arg, F_OK) == 0)
-        return NULL;
-    return *arg;
+    return script && access(script, F_OK) < 0 ? script : NULL;
+}
+
+/* True for a file with lines #SBATCH where sbatch reads them: before the first command. */
+static bool has_directives(const char *path)
+{
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    static const char key[] = "#SBATCH";
+    char text[HEAD_BYTES + 1];
+    ssize_t n = fd >= 0 ? read(fd, text, HEAD_BYTES) : -1;
+
+    if (n < 2 || memcmp(text, "#!", 2) != 0) /* sbatch takes no other file */
+        return false;
+    text[n] = '\0';
+    for (const char *line = text; *line == '#' || *line == '\n'; line += *line == '\n') {
+        if (strncmp(line, key, strlen(key)) == 0 && strchr(" \t", line[strlen(key)]))
+            return true;
+        line += strcspn(line, "\n");
+    }
+    return false;
+}
+
+/* A script for sbatch, given to plsubmit in its place. */
+static int hint_directives(struct pl_spec *spec)
+{
+    const char *script = script_of(spec);
+
+    script = script ? script : spec->argv[0];
+    return has_directives(script)
+               ? pl_spec_warn(spec,
+                              "'%s' has lines #SBATCH, which plsubmit does not read: write their "
+                              "options before the program's name",
+                              script)
+               : 0;
 }
 
 static int hint_program(struct pl_spec *spec)
@@ -93,7 +134,7 @@ static int hint_program(struct pl_spec *spec)
                             "interpreter, or begin the file with a line such as "
                             "#!/usr/bin/env python3",
                             spec->argv[0]);
-    return 0;
+    return hint_directives(spec);
 }
 
 /* ---- options ---- */
