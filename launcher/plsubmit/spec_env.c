@@ -37,10 +37,24 @@ static bool is_memory(enum pl_spec_key key)
     return key == PL_SPEC_MEM || key == PL_SPEC_MEM_PER_CPU || key == PL_SPEC_MEM_PER_GPU;
 }
 
+static const enum pl_spec_key memory[] = {PL_SPEC_MEM, PL_SPEC_MEM_PER_CPU, PL_SPEC_MEM_PER_GPU};
+
+static int check_memory(const struct pl_spec *spec,
+                        enum pl_spec_key key,
+                        const char *name,
+                        struct pl_error *err)
+{
+    for (size_t i = 0; i < PL_COUNT(memory) && is_memory(key); i++)
+        if (spec->values[memory[i]].origin == PL_ORIGIN_ENVIRONMENT)
+            return pl_error_set(err, -EINVAL,
+                                "SBATCH_%s: another SBATCH_ variable sets --%s, and sbatch refuses "
+                                "two of them: unset one, or write the option",
+                                name, pl_spec_option(memory[i])->name);
+    return 0;
+}
+
 static bool is_set(const struct pl_spec *spec, enum pl_spec_key key)
 {
-    static const enum pl_spec_key memory[] = {PL_SPEC_MEM, PL_SPEC_MEM_PER_CPU,
-                                              PL_SPEC_MEM_PER_GPU};
     bool set = spec->values[key].origin >= PL_ORIGIN_ENVIRONMENT;
 
     for (size_t i = 0; i < PL_COUNT(memory) && is_memory(key); i++)
@@ -110,7 +124,7 @@ static bool has_key(const char *entry)
     return false;
 }
 
-int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env)
+int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env, struct pl_error *err)
 {
     int r = 0;
 
@@ -123,6 +137,9 @@ int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env)
 
         if (!value)
             continue;
+        r = check_memory(spec, variables[i].key, variables[i].name, err);
+        if (r < 0)
+            return r;
         if (!is_set(spec, variables[i].key)) {
             r = put(spec, variables[i].key, value);
             continue;

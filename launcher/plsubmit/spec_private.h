@@ -17,8 +17,12 @@ int pl_spec_put(struct pl_spec *spec,
 int pl_spec_put_sbatch(struct pl_spec *spec, const char *text);
 
 /* Sets options that the command line does not set from sbatch's SBATCH_* in env and from PLUME_RUNS
- * (runs; may be NULL), and notes the other variables for --show-config. -ENOMEM. */
-int pl_spec_read_env(struct pl_spec *spec, const char *runs, char *const *env);
+ * (runs; may be NULL), and notes the other variables for --show-config. -ENOMEM; -EINVAL: two set
+ * the memory, which sbatch refuses. */
+int pl_spec_read_env(struct pl_spec *spec,
+                     const char *runs,
+                     char *const *env,
+                     struct pl_error *err);
 
 /* The kinds of options. */
 enum pl_spec_form {

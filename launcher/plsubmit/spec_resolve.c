@@ -297,10 +297,10 @@ static int default_name(struct pl_spec *spec, char *const *words)
     return set_default(spec, PL_SPEC_NAME, *name && !is_shells_name(name) ? name : "run");
 }
 
-static int defaults(struct pl_spec *spec, char *const *words)
+static int defaults(struct pl_spec *spec, char *const *words, struct pl_error *err)
 {
     const char *runs = pl_env(PL_ENV_PLUME_RUNS);
-    int r = pl_spec_read_env(spec, runs, environ);
+    int r = pl_spec_read_env(spec, runs, environ, err);
 
     if (r == 0)
         r = default_name(spec, words);
@@ -439,7 +439,7 @@ int pl_spec_resolve(struct pl_spec *spec,
         return r;
     if (!words[0] && bundled_program(spec, bin_dir, whole) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    r = defaults(spec, words);
+    r = defaults(spec, words, err);
     if (r == 0)
         r = pl_start_shape(spec, spec->argv, err);
     if (r == 0)
