@@ -27,13 +27,13 @@
 
 /* ---- the program ---- */
 
-static void run_child(struct pl_starter *s, char *const *argv, const int pipes[4], bool capture)
+static void run_child(struct pl_starter *s, char *const *argv, const int pipes[4])
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a plrun that is killed takes its rank along */
-    if (capture) {
+    if (pipes[1] >= 0)
         dup2(pipes[1], 1);
+    if (pipes[3] >= 0)
         dup2(pipes[3], 2);
-    }
     pl_starter_release_signals(s);
     _exit(pl_program_exec(argv));
 }
@@ -58,9 +58,21 @@ static void close_pipes(int pipes[4])
             close(PL_TAKE_FD(pipes[i]));
 }
 
-static int say_hello(struct pl_starter *s, const int pipes[4], bool capture, struct pl_error *err)
+/* The rank keeps a terminal. The daemon then gets a pipe that is at its end already, so that the
+ * other stream (srun -u: stdout is a terminal, stderr is not) is captured. */
+static void keep_terminals(int pipes[4])
 {
-    int fds[4] = {pipes[0], STDOUT_FILENO, pipes[2], STDERR_FILENO};
+    for (int i = 0; i < 2; i++)
+        if (isatty(i + 1))
+            close(PL_TAKE_FD(pipes[2 * i + 1]));
+}
+
+static int say_hello(struct pl_starter *s, const int pipes[4], struct pl_error *err)
+{
+    _cleanup_close_ int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int fds[4] = {pipes[0], pipes[1] >= 0 ? STDOUT_FILENO : null, pipes[2],
+                  pipes[3] >= 0 ? STDERR_FILENO : null};
+    bool capture = pipes[1] >= 0 || pipes[3] >= 0;
 
     return pl_rank_link_hello(&s->link, PL_RANK_ROLE_STARTER, s->step.rank, s->step.local_rank,
                               getpid(), true, fds, capture ? 4 : 0, err);
@@ -100,25 +112,25 @@ static void report_end(struct pl_starter *s)
 
 /* The rank ends before it has begun, as with a program that cannot be run: the daemon must not take
  * plrun's own end for the cause. */
-static void cannot_fork(struct pl_starter *s, const char *program, const int pipes[4], bool capture)
+static void cannot_fork(struct pl_starter *s, const char *program, const int pipes[4])
 {
-    dprintf(capture ? pipes[3] : STDERR_FILENO, "plrun: cannot start '%s': %s\n", program,
+    dprintf(pipes[3] >= 0 ? pipes[3] : STDERR_FILENO, "plrun: cannot start '%s': %s\n", program,
             strerror(errno));
     s->status = 126 << 8;
     s->ended = true;
     report_end(s);
 }
 
-static int spawn(struct pl_starter *s, char *const *argv, const int pipes[4], bool capture)
+static int spawn(struct pl_starter *s, char *const *argv, const int pipes[4])
 {
     pl_senders_before_fork(&s->senders);
     s->child = PL_FAULT("fork", EAGAIN) ? -1 : fork();
     if (s->child < 0) {
-        cannot_fork(s, argv[0], pipes, capture);
+        cannot_fork(s, argv[0], pipes);
         return 0;
     }
     if (s->child == 0)
-        run_child(s, argv, pipes, capture);
+        run_child(s, argv, pipes);
     pl_trace("fork", argv[0], NULL, s->child);
     return pl_rank_link_spawned(&s->link, s->child, NULL);
 }
@@ -317,7 +329,6 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
     _cleanup_free_ char *path = NULL;
     int pipes[4] = {-EBADF, -EBADF, -EBADF, -EBADF};
     bool no_daemon = false;
-    bool capture = !isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO);
     int r = pl_slurm_step_from_env(&s.step, true, err);
 
     if (r < 0)
@@ -342,15 +353,17 @@ int pl_starter_run(char *const *argv, const char *plrund, struct pl_error *err)
         pl_starter_become_unable(&s, plrund, err);
     if (r == 0)
         r = make_pipes(pipes, err);
-    if (r == 0)
-        r = say_hello(&s, pipes, capture, err);
+    if (r == 0) {
+        keep_terminals(pipes);
+        r = say_hello(&s, pipes, err);
+    }
     if (r == 0) {
         close(PL_TAKE_FD(pipes[0])); /* the daemon has them now */
         close(PL_TAKE_FD(pipes[2]));
         r = await_world(&s, err);
     }
     if (r == 0) {
-        r = spawn(&s, argv, pipes, capture);
+        r = spawn(&s, argv, pipes);
         if (r < 0)
             pl_error_errno(err, r, "cannot start '%s'", argv[0]);
     }

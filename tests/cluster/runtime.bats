@@ -197,6 +197,17 @@ for fd, data in ((1, out), (2, err)):
     done
 }
 
+@test "srun -u: stdout is a terminal, stderr is recorded" {
+    for way in plrun plugin; do
+        ranks "$way" "$way" -Q -u -n1 -- bash -c \
+            'test -t 1 && echo terminal; test -p /dev/stderr && echo pipe >&2'
+        rc_is "$way" 0
+        [[ $(<"$way.out") == terminal* ]]
+        [ "$(<"$way.err")" = pipe ]
+        [ "$(<"$(trial "$way")/attempt-0/rank-0.err")" = pipe ]
+    done
+}
+
 @test "a rank whose output nobody reads any more still ends well" {
     step cut -N1 -o /dev/full plrun -- bash -c 'head -c 3000000 /dev/zero; echo end >&2'
     [ "$(stat -c %s "$(trial cut)/attempt-0/rank-0.out")" = 3000000 ]
