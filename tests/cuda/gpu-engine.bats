@@ -68,6 +68,7 @@ TXT
     PLUME_EMULATED_LIBRARY=1 GPU_ENGINE_PROFILE=1 GPU_ENGINE_NCU=$PWD/ncu GPU_ENGINE_BATCHES=2 engine --tiny >table
     cat table
     [ "$(grep -c '^GPU 0 (Emulated GPU): passed' table)" -eq 2 ]
+    grep -q '^NCCL_NET=Socket NCCL_IB_DISABLE=1 GPU 0 (Emulated GPU): passed' table
     grep -q "the GPU's test did attention in bf16: [0-9]* ms" table
     grep -q '^gpt-tiny, bf16, batch 2:$' table
     grep -q '^layernorm ' table
