@@ -71,10 +71,10 @@ static int set_state(json_t *o, char *state)
     static const struct {
         const char *shown, *base;
     } others[] = {
-        {"COMPLETING", "RUNNING"},   {"CONFIGURING", "RUNNING"},  {"RESIZING", "RUNNING"},
-        {"SIGNALING", "RUNNING"},    {"STAGE_OUT", "RUNNING"},    {"STOPPED", "SUSPENDED"},
-        {"REQUEUED", "PENDING"},     {"REQUEUE_FED", "PENDING"},  {"REQUEUE_HOLD", "PENDING"},
-        {"SPECIAL_EXIT", "PENDING"}, {"RESV_DEL_HOLD", "PENDING"}};
+        {"COMPLETING", "RUNNING"},   {"CONFIGURING", "RUNNING"},   {"RESIZING", "RUNNING"},
+        {"SIGNALING", "RUNNING"},    {"STAGE_OUT", "RUNNING"},     {"STOPPED", "SUSPENDED"},
+        {"REQUEUED", "PENDING"},     {"REQUEUE_FED", "PENDING"},   {"REQUEUE_HOLD", "PENDING"},
+        {"SPECIAL_EXIT", "PENDING"}, {"RESV_DEL_HOLD", "PENDING"}, {"EXPEDITING", "PENDING"}};
 
     for (size_t i = 0; i < PL_COUNT(others); i++)
         if (strcmp(state, others[i].shown) == 0)

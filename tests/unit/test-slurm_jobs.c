@@ -326,6 +326,7 @@ static void test_squeue_parse(void **state)
         "70|70|N/A|CANCELLED|1|1795633932|1795633932|1795633940|1:00:00|JobHeldUser||victim\n"
         "12|12|0-5|PENDING|1|1795633932|N/A|N/A|1-00:00:00|JobHeldUser||na|me\n"
         "99|not a record|\n\n|\n"
+        "21|20|0|EXPEDITING|1|5|N/A|N/A|5:00|BeginTime||again\n" /* from 25.11 on */
         "19|18|3|COMPLETING|2|1795633932|1795633933|1795637532|UNLIMITED|None|n[1-2]|arr\377\n"
         "18|18|0|RUNNING|1|5|6|7|5:00|None|n1|last";
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
@@ -336,7 +337,8 @@ static void test_squeue_parse(void **state)
     assert_int_equal(pl_slurm_squeue_parse(text, &list), 0);
     doc = json_pack("{s:f, s:O}", "time", 5e9, "jobs", list);
     assert_int_equal(pl_slurm_jobs_parse(doc, &jobs, &err), 0);
-    assert_int_equal(jobs->n_jobs, 4);
+    assert_int_equal(jobs->n_jobs, 5);
+    assert_string_equal(pl_slurm_jobs_find(jobs, 20, 0)->state, "PENDING");
     job = pl_slurm_jobs_find(jobs, 70, 3000); /* as one of an array's tasks */
     assert_true(job && pl_slurm_job_is_rest(job));
     assert_int_equal(job->ended, 1795633940);
