@@ -44,7 +44,7 @@ static int start(void **state)
                : 0;
 }
 
-static int stop(void **state)
+static int end_server(void **state)
 {
     struct fixture *f = *state;
 
@@ -537,14 +537,15 @@ static void test_a_silent_connection_ends_with_the_server(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_strangers_get_nothing, start, stop),
-        cmocka_unit_test_setup_teardown(test_a_stranger_sends_no_value, start, stop),
-        cmocka_unit_test_setup_teardown(test_strangers_leave_room, start, stop),
-        cmocka_unit_test_setup_teardown(test_strangers_take_no_descriptor, start, stop),
-        cmocka_unit_test_setup_teardown(test_hostile_calls_do_nothing, start, stop),
-        cmocka_unit_test_setup_teardown(test_ranks_are_served_in_a_flood, start, stop),
-        cmocka_unit_test_setup_teardown(test_a_put_that_is_made_again_is_one, start, stop),
-        cmocka_unit_test_setup_teardown(test_who_fails_is_told_to_those_who_wait, start, stop),
+        cmocka_unit_test_setup_teardown(test_strangers_get_nothing, start, end_server),
+        cmocka_unit_test_setup_teardown(test_a_stranger_sends_no_value, start, end_server),
+        cmocka_unit_test_setup_teardown(test_strangers_leave_room, start, end_server),
+        cmocka_unit_test_setup_teardown(test_strangers_take_no_descriptor, start, end_server),
+        cmocka_unit_test_setup_teardown(test_hostile_calls_do_nothing, start, end_server),
+        cmocka_unit_test_setup_teardown(test_ranks_are_served_in_a_flood, start, end_server),
+        cmocka_unit_test_setup_teardown(test_a_put_that_is_made_again_is_one, start, end_server),
+        cmocka_unit_test_setup_teardown(test_who_fails_is_told_to_those_who_wait, start,
+                                        end_server),
         cmocka_unit_test(test_a_call_goes_on_after_broken_connections),
         cmocka_unit_test(test_a_silent_connection_ends_with_the_server),
     };

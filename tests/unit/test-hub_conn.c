@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 static const struct pl_session_id id = {.job = "12", .step = "0", .attempt = 1};
-static const unsigned char secret[PL_KEY_SIZE] = "0123456789abcdef0123456789abcdef";
+static const unsigned char secret[PL_KEY_SIZE + 1] = "0123456789abcdef0123456789abcdef";
 
 struct end {
     struct pl_hub_conn *wire;

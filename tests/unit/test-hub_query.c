@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 static const struct pl_session_id session_id = {"123", "0", 1};
-static const unsigned char secret[PL_KEY_SIZE] = "a secret of thirty-two bytes....";
+static const unsigned char secret[PL_KEY_SIZE + 1] = "a secret of thirty-two bytes....";
 
 /* Answers one client as a hub does. */
 static void serve(int fd)
@@ -48,7 +48,7 @@ static void serve(int fd)
 }
 
 /* A listener on a port of the kernel's choice; how: 'h' serves, 's' accepts and stays silent, 'n'
- * talks nonsense. The child is ended by stop(). */
+ * talks nonsense. The child is ended by end_child(). */
 static pid_t start(char how, uint16_t *ret_port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -76,7 +76,7 @@ static pid_t start(char how, uint16_t *ret_port)
     return pid;
 }
 
-static void stop(pid_t pid)
+static void end_child(pid_t pid)
 {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
@@ -130,7 +130,7 @@ static void test_query_all(void **state)
         assert_string_equal(pl_json_string(queries[i].state, "state"), "running");
         json_decref(queries[i].state);
     }
-    stop(pid);
+    end_child(pid);
 }
 
 static void test_query_all_strangers(void **state)
@@ -150,8 +150,8 @@ static void test_query_all_strangers(void **state)
     assert_null(silent.state);
     assert_null(nonsense.state);
     assert_true(pl_now_ns() - begin < 5000000000u);
-    stop(pids[0]);
-    stop(pids[1]);
+    end_child(pids[0]);
+    end_child(pids[1]);
 }
 
 int main(void)

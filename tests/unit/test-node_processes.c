@@ -47,7 +47,7 @@ static pid_t start(char *const *env)
     return start_program("sleep", env);
 }
 
-static void stop(pid_t pid)
+static void end_child(pid_t pid)
 {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
@@ -99,7 +99,7 @@ static void test_environment(void **state)
     assert_string_equal(p.run_dir, "/a folder");
     assert_string_equal(p.slurm_conf, "/etc/x");
     pl_node_process_finish(&p);
-    stop(pid);
+    end_child(pid);
 }
 
 /* Numbers that are none, and an environment without end. */
@@ -121,7 +121,7 @@ static void test_hostile(void **state)
             assert_int_equal(p.job, -1);
         assert_null(p.run_dir);
         pl_node_process_finish(&p);
-        stop(pid);
+        end_child(pid);
     }
     free(big);
 }
@@ -145,7 +145,7 @@ static void test_long_values(void **state)
     if (p.cgroup_job < 0)
         assert_int_equal(p.job, -1); /* Slurm has no such number */
     pl_node_process_finish(&p);
-    stop(pid);
+    end_child(pid);
     free(big);
 }
 
@@ -181,7 +181,7 @@ static void test_without_a_first_thread(void **state)
     assert_string_equal(p.run_dir, "/leaderless");
     assert_string_equal(p.command, "sleep 300");
     pl_node_process_finish(&p);
-    stop(pid);
+    end_child(pid);
 }
 
 static int find(void *ctx, struct pl_node_process *p)
@@ -199,7 +199,7 @@ static void test_each(void **state)
 
     assert_int_equal(pl_node_processes_each(find, &wanted, NULL), 0);
     assert_int_equal(wanted, 0);
-    stop(pid);
+    end_child(pid);
 }
 
 /* Whether it is of the process in ctx, and was not read for want of a process. */
@@ -231,7 +231,7 @@ static void test_no_process_to_read_with(void **state)
     }
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
-    stop(pid);
+    end_child(pid);
 }
 
 static int any(void *ctx, struct pl_node_process *p)

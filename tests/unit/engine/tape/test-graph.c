@@ -583,7 +583,7 @@ struct stops {
     size_t at[3], n, called[16], n_called;
 };
 
-static size_t stop(const void *ctx)
+static size_t stop_there(const void *ctx)
 {
     const struct stops *s = ctx;
 
@@ -603,7 +603,7 @@ static int after_node(void *ctx, size_t index, struct pl_error *err)
 
 static void test_backward_stops_where_it_is_asked_to(void **state)
 {
-    struct pl_backward how = {.seed = 1, .after_node = after_node, .stop = stop};
+    struct pl_backward how = {.seed = 1, .after_node = after_node, .stop = stop_there};
     plume_tensor *loss;
     struct pair p;
 
