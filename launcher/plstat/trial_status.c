@@ -101,12 +101,11 @@ static void correct_cause(struct pl_trial_status *ts)
     ts->state = job->trial;
 }
 
-/* No source has the end: the node failed, or the job ended before the trial started. */
+/* No source has the end. The job ended before the trial started; or the node failed, Slurm sent
+ * SIGKILL to a job that was suspended, or the like: nothing tells which. */
 static void set_lost(struct pl_trial_status *ts, const char *text)
 {
-    enum pl_cause_kind kind = ts->unreadable ? PL_CAUSE_UNKNOWN
-                              : ts->claimed  ? PL_CAUSE_NODE
-                                             : PL_CAUSE_LAUNCH;
+    enum pl_cause_kind kind = ts->unreadable || ts->claimed ? PL_CAUSE_UNKNOWN : PL_CAUSE_LAUNCH;
 
     ts->state = PL_TRIAL_LOST;
     if (!ts->cause)

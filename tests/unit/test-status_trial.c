@@ -128,7 +128,7 @@ static void test_resolve_cancelled_before_it_started(void **state)
     assert_resolved(ts, NULL, "cancelled", "cancelled");
     assert_resolved(ts, "?", "cancelled", "cancelled");
     assert_resolved(ts, "PENDING", "waiting", NULL); /* not yet */
-    assert_resolved(ran, NULL, "lost", "node");
+    assert_resolved(ran, NULL, "lost", "unknown");
 }
 
 /* Nor of one that scancel took from it alone, while it knows the array's other tasks. */
@@ -191,12 +191,12 @@ static void test_resolve_claimed(void **state)
     assert_resolved(claimed(), "?", "running", NULL);
     assert_resolved(claimed(), "RUNNING", "running", NULL);
     assert_resolved(claimed(), "PENDING", "waiting", NULL); /* requeued */
-    assert_resolved(claimed(), NULL, "lost", "node");
+    assert_resolved(claimed(), NULL, "lost", "unknown");
     assert_resolved(claimed(), "TIMEOUT", "timed-out", "timeout");
     assert_resolved(claimed(), "PREEMPTED", "preempted", "preempted");
     assert_resolved(claimed(), "OUT_OF_MEMORY", "failed", "oom");
     assert_resolved(claimed(), "FAILED", "failed", "launch");
-    assert_resolved(claimed(), "COMPLETED", "lost", "node");
+    assert_resolved(claimed(), "COMPLETED", "lost", "unknown");
 }
 
 /* A result that cannot be read is no sign of a node's failure, or of a launch's. */
@@ -606,7 +606,7 @@ static void test_resolve_live(void **state)
     ts.live = json_pack("{s:s}", "state", "running");
     assert_true(pl_trial_status_needs_slurm(&ts));
     json_incref(ts.live);
-    assert_resolved(ts, NULL, "lost", "node");
+    assert_resolved(ts, NULL, "lost", "unknown");
     ts.query = calloc(1, sizeof(*ts.query));
     ts.cause = ts.others = ts.doc = NULL;
     assert_resolved(ts, "?", "running", NULL);
