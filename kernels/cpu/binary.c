@@ -4,7 +4,12 @@
 #include "kernels/cpu/level.h"
 #include "kernels/pool/pool.h"
 
+#include <string.h>
+
 #define GRAIN 32768
+/* Repetitions whose terms are added up apart: rounding grows with these and their number. */
+#define TIMES 256
+#define FEW (GRAIN / TIMES) /* elements of b at most in a chunk, if there are more repetitions */
 
 #define BY_OP(op, add, sub, mul, div)                                                              \
     switch (op) {                                                                                  \
@@ -119,22 +124,42 @@ static void backward_a(void *ctx, size_t begin, size_t end)
     }
 }
 
-/* db's elements [begin, end), summed over all repetitions in order. */
-static void backward_b(void *ctx, size_t begin, size_t end)
+/* Adds the terms of n elements of db from `begin` on, of repetitions [first, end), in order. */
+static void add_terms(const struct pl_binary_args *p,
+                      size_t first,
+                      size_t end,
+                      size_t begin,
+                      size_t n,
+                      float *restrict db)
 {
-    const struct pl_binary_args *p = ctx;
     const float *restrict b = (const float *)p->b + begin;
-    float *restrict db = (float *)p->db + begin;
-    size_t n = end - begin;
 
-    if (!p->db_add)
-        EACH(db[i] = 0);
-    for (size_t at = begin; at < p->n; at += p->m) {
+    for (size_t at = first * p->m + begin; first < end; first++, at += p->m) {
         const float *restrict dy = (const float *)p->dy + at, *restrict a =
                                                                   (const float *)p->a + at;
 
         BY_OP(p->op, EACH(db[i] += dy[i]), EACH(db[i] -= dy[i]), EACH(db[i] += dy[i] * a[i]),
               EACH(db[i] -= dy[i] * (a[i] / b[i] / b[i])))
+    }
+}
+
+/* db's elements [begin, end), summed over all repetitions. */
+static void backward_b(void *ctx, size_t begin, size_t end)
+{
+    const struct pl_binary_args *p = ctx;
+    float *restrict db = (float *)p->db + begin, sums[FEW];
+    size_t n = end - begin, times = p->n / p->m;
+
+    if (!p->db_add)
+        EACH(db[i] = 0);
+    if (times <= TIMES) {
+        add_terms(p, 0, times, begin, n, db);
+        return;
+    }
+    for (size_t first = 0; first < times; first += TIMES) {
+        memset(sums, 0, n * sizeof(*sums));
+        add_terms(p, first, PL_MIN(first + TIMES, times), begin, n, sums);
+        EACH(db[i] += sums[i]);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cpu/vmath.h"
 #include "kernels/pool/pool.h"
 
+#define ROWS 256     /* whose sums are added up apart: rounding grows with these and their number */
 #define COLUMNS 1024 /* maximum number of dz's columns that one thread takes at a time */
 
 /* Calls a function with the activation as a constant, so that its loops have no branches. */
@@ -83,16 +84,18 @@ void PL_CPU(linear_forward)(const struct pl_linear_args *a)
                        .ctx = (void *)a});
 }
 
-/* dz = dy act'(z) for n columns, and their sums. dz may be dy. */
+/* dz = dy act'(z) for rows [r0, r1) and n columns, and their sums. dz may be dy. */
 PL_INLINE void slope_rows(const enum pl_activation act,
                           const struct pl_linear_args *a,
+                          size_t r0,
+                          size_t r1,
                           size_t o0,
                           size_t n,
                           float *restrict sums)
 {
     size_t row = a->dy_row ? a->dy_row : a->out;
 
-    for (size_t r = 0; r < a->rows; r++) {
+    for (size_t r = r0; r < r1; r++) {
         const float *dy = (const float *)a->dy + r * row + o0;
         float *dz = act == PL_ACT_NONE ? NULL : (float *)a->dz + r * a->out + o0;
 
@@ -126,13 +129,19 @@ PL_INLINE void slope_rows(const enum pl_activation act,
 static void slope_columns(void *ctx, size_t begin, size_t end)
 {
     const struct pl_linear_args *a = ctx;
-    float *restrict db = a->db, sums[COLUMNS] = {0};
+    float *restrict db = a->db, sums[COLUMNS], totals[COLUMNS] = {0};
 
-    WITH_ACTIVATION(a->act, slope_rows, a, begin, end - begin, sums)
+    for (size_t r = 0; r < a->rows; r += ROWS) {
+        memset(sums, 0, (end - begin) * sizeof(*sums));
+        WITH_ACTIVATION(a->act, slope_rows, a, r, PL_MIN(r + ROWS, a->rows), begin, end - begin,
+                        sums)
+        for (size_t o = 0; o < end - begin; o++)
+            totals[o] += sums[o];
+    }
     if (!db)
         return;
     for (size_t o = begin; o < end; o++)
-        db[o] = a->db_add ? db[o] + sums[o - begin] : sums[o - begin];
+        db[o] = a->db_add ? db[o] + totals[o - begin] : totals[o - begin];
 }
 
 void PL_CPU(linear_backward)(const struct pl_linear_args *a)

@@ -85,6 +85,31 @@ static void far(const struct pl_kernels *got, size_t m, size_t times, float scal
     }
 }
 
+/* Rounding does not grow with the number of the terms, which are alike. */
+static void
+many(const struct pl_kernels *ref, const struct pl_kernels *got, size_t m, enum pl_binary op)
+{
+    size_t n = m * check_many(60000, 6000);
+    float *x = check_floats(n, FILL_RANDOM), *dy = check_floats(n, FILL_RANDOM);
+    float *z = check_floats(m, FILL_RANDOM);
+    float *want = check_floats(m, FILL_ZERO), *have = check_floats(m, FILL_ZERO);
+    struct pl_binary_args a = {.n = n, .m = m, .op = op, .a = x, .b = z, .dy = dy};
+
+    for (size_t i = 0; i < n; i++) {
+        x[i] = fabsf(x[i]);
+        dy[i] = fabsf(dy[i]);
+        z[i % m] = 1.5f;
+    }
+    check_case("binary, %zu of %zu, op %d", n, m, (int)op);
+    a.db = want;
+    ref->binary_backward(&a);
+    a.db = have;
+    got->binary_backward(&a);
+    for (size_t i = 0; i < m; i++)
+        check_close("db", i, have[i], want[i], 2e-6 * fabs(want[i]));
+    check_end_case();
+}
+
 /* 1 / b is infinite, dy / b is a number. A card may take such a b for 0, and 16 bits round it. */
 static void tiny(const struct pl_kernels *got, size_t m, size_t times)
 {
@@ -132,6 +157,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         one(ref, got, 1, 70001, (enum pl_binary)op, FILL_RANDOM);
         one(ref, got, 300, 300, (enum pl_binary)op, FILL_RANDOM);
         one(ref, got, 70001, 1, (enum pl_binary)op, FILL_RANDOM);
+        if (check_host())
+            many(ref, got, 3, (enum pl_binary)op);
     }
     for (size_t i = 0; i < 12; i++) { /* of b alone, of b repeated, of b as long as a */
         far(ref, i % 2 ? 70 : 1, 1 + i / 4 * 19, i % 4 < 2 ? 1 : 6e4f);

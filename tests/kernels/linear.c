@@ -233,6 +233,29 @@ static void sums_alone(const struct pl_kernels *ref, const struct pl_kernels *go
     check_end_case();
 }
 
+/* Rounding does not grow with the number of the rows, whose gradients are alike. */
+static void
+many_rows(const struct pl_kernels *ref, const struct pl_kernels *got, enum pl_activation act)
+{
+    size_t rows = check_many(60000, 6000), n = 2 * rows;
+    float *dy = check_floats(n, FILL_RANDOM), *dz = check_floats(n, FILL_ZERO);
+    const float *y = check_floats(n, FILL_RANDOM);
+    float *want = check_floats(2, FILL_ZERO), *have = check_floats(2, FILL_ZERO);
+    struct pl_linear_args a = {
+        .rows = rows, .in = 1, .out = 2, .act = act, .y = y, .pre = y, .dy = dy, .dz = dz};
+
+    for (size_t i = 0; i < n; i++)
+        dy[i] = fabsf(dy[i]);
+    check_case("linear of %zu rows, act %d", rows, (int)act);
+    a.db = want;
+    ref->linear_backward(&a);
+    a.db = have;
+    got->linear_backward(&a);
+    for (size_t o = 0; o < 2; o++)
+        check_close("db", o, have[o], want[o], 2e-6 * fabs(want[o]));
+    check_end_case();
+}
+
 /* The loss is the sum of y weighted with dy. */
 static double weighted(void *ctx)
 {
@@ -326,6 +349,9 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, 5, 3, 4200, FILL_RANDOM);    /* several blocks of columns */
     for (size_t n = 0; n < check_many(40, 10); n++)
         sums_alone(ref, got);
+    for (enum pl_activation act = PL_ACT_NONE; act <= PL_ACT_SIGMOID; act++)
+        if (check_host())
+            many_rows(ref, got, act);
     threads(got, 150, 401, 170);
     threads(got, 30, 101, 170);
 }
