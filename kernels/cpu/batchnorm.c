@@ -85,6 +85,32 @@ sums_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const enum 
 
 PL_BN_FOR_TYPES(sums)
 
+/* The sums of each value of an image, less its number in `shifts` if it is `shifted`. */
+PL_INLINE void flat_sums(const struct pl_batchnorm_args *a,
+                         size_t begin,
+                         size_t end,
+                         const enum pl_half type,
+                         const bool shifted,
+                         const double *restrict shifts,
+                         struct pl_bn_flat_sums *restrict f)
+{
+    size_t n_values = (end - begin) * a->inner;
+    float block[PL_BN_FLAT];
+
+    memset(f, 0, sizeof(*f));
+    for (size_t n = 0; n < a->batch; n++) {
+        const float *x =
+            pl_bn_get(type, a->x_half, a->x, pl_bn_place(a, n, begin, 0), n_values, block);
+
+        for (size_t k = 0; k < n_values; k++) {
+            double v = shifted ? x[k] - shifts[k] : x[k];
+
+            f->of[0][k] += v;
+            f->of[1][k] += v * v;
+        }
+    }
+}
+
 PL_INLINE void flat_about(const struct pl_batchnorm_args *a,
                           size_t begin,
                           size_t end,
@@ -94,22 +120,10 @@ PL_INLINE void flat_about(const struct pl_batchnorm_args *a,
     size_t n_values = (end - begin) * a->inner;
     struct pl_bn_flat_sums f;
     double shifts[PL_BN_FLAT];
-    float block[PL_BN_FLAT];
 
-    memset(&f, 0, sizeof(f));
     for (size_t k = 0; shifted && k < n_values; k++)
         shifts[k] = a->shift[begin + k / a->inner];
-    for (size_t n = 0; n < a->batch; n++) {
-        const float *x =
-            pl_bn_get(type, a->x_half, a->x, pl_bn_place(a, n, begin, 0), n_values, block);
-
-        for (size_t k = 0; k < n_values; k++) {
-            double v = shifted ? x[k] - shifts[k] : x[k];
-
-            f.of[0][k] += v;
-            f.of[1][k] += v * v;
-        }
-    }
+    flat_sums(a, begin, end, type, shifted, shifts, &f);
     for (size_t c = begin; c < end; c++)
         pl_bn_finish_flat(&f, c - begin, a->inner, &a->sums[1 + c], &a->sums[1 + a->channels + c]);
 }
@@ -145,21 +159,68 @@ void PL_CPU(batchnorm_sums)(const struct pl_batchnorm_args *a)
         pl_bn_run(a, sums, sums_flat);
 }
 
-/* The variance of this rank's n values by their differences from m, their mean but for rounding. */
-PL_INLINE double
-variance_of(const struct pl_batchnorm_args *a, size_t c, double m, const enum pl_half type)
+/* The mean and variance of a channel by its sums; true if these have lost the variance, and x has
+ * it. */
+PL_INLINE bool
+moments_of(const struct pl_batchnorm_args *a, size_t c, double *ret_mean, double *ret_var)
 {
-    double sum, squares, n = a->sums[0];
+    double n = a->sums[0], m = a->sums[1 + c] / n;
 
-    sums_about(a, c, m, type, &sum, &squares);
+    *ret_mean = m;
+    *ret_var = a->sums[1 + a->channels + c] / n - m * m;
+    return a->alone && pl_batchnorm_lost(n, m, *ret_var);
+}
+
+/* The variance of n values by the sums of their differences from about their mean, and of squares.
+ */
+PL_INLINE double variance_about(double n, double sum, double squares)
+{
     return squares / n - sum / n * (sum / n);
 }
 
-PL_INLINE void statistics(const struct pl_batchnorm_args *a, size_t c, const enum pl_half type)
+PL_INLINE double variance_of(const struct pl_batchnorm_args *a, size_t c, const enum pl_half type)
+{
+    double m, var, sum, squares;
+
+    if (!moments_of(a, c, &m, &var))
+        return var;
+    sums_about(a, c, m, type, &sum, &squares);
+    return variance_about(a->sums[0], sum, squares);
+}
+
+/* The same of channels [begin, end) together: one by one each value would take a cache line. */
+PL_INLINE void flat_variances(const struct pl_batchnorm_args *a,
+                              size_t begin,
+                              size_t end,
+                              const enum pl_half type,
+                              double *ret)
+{
+    double shifts[PL_BN_FLAT], m, var, sum, squares;
+    struct pl_bn_flat_sums f;
+    bool lost = false;
+
+    for (size_t c = begin; c < end; c++) {
+        lost |= moments_of(a, c, &m, &ret[c - begin]);
+        for (size_t k = 0; k < a->inner; k++)
+            shifts[(c - begin) * a->inner + k] = m;
+    }
+    if (!lost)
+        return;
+    flat_sums(a, begin, end, type, true, shifts, &f);
+    for (size_t c = begin; c < end; c++) {
+        if (!moments_of(a, c, &m, &var))
+            continue;
+        pl_bn_finish_flat(&f, c - begin, a->inner, &sum, &squares);
+        ret[c - begin] = variance_about(a->sums[0], sum, squares);
+    }
+}
+
+/* var: in training, this batch's. */
+PL_INLINE void statistics(const struct pl_batchnorm_args *a, size_t c, double var)
 {
     float *mean = a->mean, *inv_std = a->inv_std;
     float *running_mean = a->running_mean, *running_var = a->running_var;
-    double n, m, var, keep = 1 - a->momentum;
+    double n, m, keep = 1 - a->momentum;
 
     if (!a->training) {
         mean[c] = running_mean[c];
@@ -167,11 +228,7 @@ PL_INLINE void statistics(const struct pl_batchnorm_args *a, size_t c, const enu
         return;
     }
     n = a->sums[0];
-    m = a->sums[1 + c] / n;
-    var = a->sums[1 + a->channels + c] / n - m * m;
-    if (a->alone && pl_batchnorm_lost(n, m, var))
-        var = variance_of(a, c, m, type);
-    m += a->shift ? a->shift[c] : 0;
+    m = a->sums[1 + c] / n + (a->shift ? a->shift[c] : 0);
     var = var < 0 ? 0 : var; /* by rounding; NaN stays */
     mean[c] = (float)m;
     inv_std[c] = (float)(1 / sqrt(var + a->eps));
@@ -189,7 +246,7 @@ forward_of(const struct pl_batchnorm_args *a, size_t begin, size_t end, const en
     size_t most = pl_bn_block_of(a, type);
 
     for (size_t c = begin; c < end; c++) {
-        statistics(a, c, type);
+        statistics(a, c, a->training ? variance_of(a, c, type) : 0);
         for (size_t n = 0; n < a->batch; n++)
             for (size_t k = 0, some; k < a->inner; k += some) {
                 size_t at = pl_bn_place(a, n, c, k);
@@ -214,10 +271,13 @@ PL_INLINE void forward_flat_of(const struct pl_batchnorm_args *a,
 {
     size_t n_values = (end - begin) * a->inner;
     float x_block[PL_BN_FLAT], y_block[PL_BN_FLAT];
+    double vars[PL_BN_FLAT] = {0};
     struct pl_bn_flat_norm f;
 
+    if (a->training)
+        flat_variances(a, begin, end, type, vars);
     for (size_t c = begin; c < end; c++)
-        statistics(a, c, type);
+        statistics(a, c, vars[c - begin]);
     pl_bn_fill_flat(&f, a, begin, end);
     for (size_t n = 0; n < a->batch; n++) {
         size_t at = pl_bn_place(a, n, begin, 0);
