@@ -134,6 +134,41 @@ static int no(struct pl_error *err)
     return pl_error_set(err, -EHOSTUNREACH, "nobody there");
 }
 
+/* A child may live after it has closed its pipes. Its wait keeps its limit, and no descriptor. */
+static void test_run_closed_pipes(void **state)
+{
+    static const char *const late[] = {"sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 3", NULL};
+    static const char *const never[] = {"sh", "-c", "exec >&- 2>&- sleep 60", NULL};
+    int before = open("/dev/null", O_RDONLY | O_CLOEXEC), after;
+    uint64_t start = pl_now_ns();
+
+    for (int i = 0; i < 2; i++) {
+        _cleanup_(pl_child_finish) struct pl_child child = {0};
+        struct pl_error err = {0};
+
+        assert_int_equal(pl_child_run(i ? never : late, NULL, i ? 300 : 30000, &child, &err),
+                         i ? -ETIMEDOUT : 0);
+        assert_true(i || WEXITSTATUS(child.status) == 3);
+    }
+    assert_true(pl_now_ns() - start < UINT64_C(25000000000));
+    after = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(after, before + 1);
+    close(after);
+    close(before);
+}
+
+/* Who ignores SIGCHLD gets no status. */
+static void test_run_with_ignored_signal(void **state)
+{
+    static const char *const argv[] = {"sh", "-c", "exec >&- 2>&-; sleep 0.1", NULL};
+    _cleanup_(pl_child_finish) struct pl_child child = {0};
+    struct pl_error err = {0};
+
+    signal(SIGCHLD, SIG_IGN);
+    assert_int_equal(pl_child_run(argv, NULL, 2000, &child, &err), -ECHILD);
+    signal(SIGCHLD, SIG_DFL);
+}
+
 static void test_run_patiently(void **state)
 {
     static const char *const quick[] = {"true", NULL}, *const slow[] = {"sleep", "0.3", NULL},
@@ -231,6 +266,8 @@ int main(void)
         cmocka_unit_test(test_run_big_output),
         cmocka_unit_test(test_run_missing),
         cmocka_unit_test(test_run_timeout),
+        cmocka_unit_test(test_run_closed_pipes),
+        cmocka_unit_test(test_run_with_ignored_signal),
         cmocka_unit_test(test_run_patiently),
         cmocka_unit_test(test_jobs_run_at_the_same_time),
         cmocka_unit_test(test_job_that_cannot_start),
