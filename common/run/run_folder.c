@@ -109,8 +109,7 @@ static int check_sweep(struct pl_run *run, struct pl_error *err)
                : 0;
 }
 
-/* A NULL-terminated list of pointers to the strings of an array. */
-static const char **string_pointers(const json_t *array)
+const char **pl_run_string_pointers(const json_t *array)
 {
     size_t n = json_array_size(array);
     const char **list = calloc(n + 1, sizeof(*list));
@@ -135,8 +134,8 @@ static int load_sweep(struct pl_run *run, struct pl_error *err)
     r = check_sweep(run, err);
     if (r < 0)
         return pl_error_wrap(err, r, "'%s'", path);
-    run->argv = string_pointers(json_object_get(run->sweep, "argv"));
-    run->sbatch_args = string_pointers(json_object_get(run->sweep, "sbatch"));
+    run->argv = pl_run_string_pointers(json_object_get(run->sweep, "argv"));
+    run->sbatch_args = pl_run_string_pointers(json_object_get(run->sweep, "sbatch"));
     if (!run->argv || !run->sbatch_args)
         return pl_error_set(err, -ENOMEM, "out of memory");
     return 0;

@@ -291,6 +291,10 @@ int pl_run_plan_done(struct pl_run *run, const char *job, struct pl_error *err);
 /* Records jobs that are about to be cancelled, "123_[0,3-8]" each. One writer at a time. */
 int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error *err);
 
+/* Sets, in memory, another value of an option of sbatch. The next call that records something
+ * writes it. -ENOMEM. */
+int pl_run_set_sbatch(struct pl_run *run, const char *option, const char *value);
+
 /* Records another value of an option, for arrays that are submitted later. One writer at a time. */
 int pl_run_set_option(struct pl_run *run,
                       const char *option,

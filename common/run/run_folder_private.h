@@ -27,6 +27,9 @@ int pl_run_read_file(const struct pl_run *run,
                      size_t *ret_len,
                      struct pl_error *err);
 
+/* A NULL-terminated list of pointers to the strings of an array; NULL without memory. */
+const char **pl_run_string_pointers(const json_t *array);
+
 /* Reads trials.jsonl. */
 int pl_run_load_trials(struct pl_run *run, struct pl_error *err);
 

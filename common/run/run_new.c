@@ -390,6 +390,35 @@ int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error 
     return save_sweep(run, err);
 }
 
+static bool is_value_of(const char *arg, const char *option)
+{
+    size_t len = strlen(option);
+
+    return strncmp(arg, "--", 2) == 0 && strncmp(arg + 2, option, len) == 0 && arg[2 + len] == '=';
+}
+
+int pl_run_set_sbatch(struct pl_run *run, const char *option, const char *value)
+{
+    json_t *list = json_object_get(run->sweep, "sbatch");
+    _cleanup_free_ char *arg = pl_strf("--%s=%s", option, value);
+    const char **pointers;
+    size_t i = 0;
+    int r;
+
+    while (i < json_array_size(list) &&
+           !is_value_of(json_string_value(json_array_get(list, i)), option))
+        i++;
+    if (!arg)
+        return -ENOMEM;
+    r = i < json_array_size(list) ? json_array_set_new(list, i, json_string(arg))
+                                  : json_array_append_new(list, json_string(arg));
+    if (r < 0 || !(pointers = pl_run_string_pointers(list)))
+        return -ENOMEM;
+    free(run->sbatch_args);
+    run->sbatch_args = pointers;
+    return 0;
+}
+
 int pl_run_set_option(struct pl_run *run,
                       const char *option,
                       const char *value,

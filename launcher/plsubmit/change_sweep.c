@@ -207,21 +207,61 @@ static int change_trials(struct pl_change *change,
                           pl_run_dir(change->run), NULL, spec->parsable);
 }
 
+/* Sets the limits of the trials that wait.
+ * ret_jobs  theirs; the caller frees with pl_strv_free()
+ * ret_n     their number */
+static int update_limits(struct pl_change *change,
+                         const struct pl_spec *spec,
+                         const char *bin_dir,
+                         char ***ret_jobs,
+                         size_t *ret_n,
+                         struct pl_error *err)
+{
+    _cleanup_(json_decrefp) json_t *states = NULL;
+    _cleanup_(pl_strv_freep) char **jobs = NULL;
+    _cleanup_free_ int64_t *trials = NULL;
+    int r = pl_change_states(bin_dir, pl_run_dir(change->run), &states, err);
+
+    if (r == 0) /* those that wait */
+        r = pl_change_select(PL_CHANGE_HOLD, states, NULL, &trials, ret_n, err);
+    if (r == 0 && pl_change_jobs(states, trials, *ret_n, &jobs) < 0)
+        r = pl_error_set(err, -EPROTO, "plstat does not report the jobs of the trials");
+    if (r == 0)
+        r = pl_update_limits(change->run, spec, jobs, err);
+    if (r < 0)
+        return r;
+    *ret_jobs = PL_TAKE(jobs);
+    return 0;
+}
+
 /* --update. Returns an exit code or a negative errno. */
-static int update(struct pl_change *change, const struct pl_spec *spec, struct pl_error *err)
+static int update(struct pl_change *change,
+                  const struct pl_spec *spec,
+                  const char *bin_dir,
+                  struct pl_error *err)
 {
     const struct pl_run *run = change->run;
-    _cleanup_(pl_strv_freep) char **jobs = NULL;
-    int r = pl_update_parallel(change->run, spec->values[PL_SPEC_MAX_PARALLEL].text, &jobs, err);
+    _cleanup_(pl_strv_freep) char **jobs = NULL, **waiting = NULL;
+    const char *k = spec->values[PL_SPEC_MAX_PARALLEL].text;
+    bool limits = pl_update_has_limits(spec);
+    size_t n = pl_run_n_trials(run);
+    int r = limits ? update_limits(change, spec, bin_dir, &waiting, &n, err) : 0;
 
+    if (r == 0 && k)
+        r = pl_update_parallel(change->run, k, &jobs, err);
     if (r < 0)
         return r;
     pl_change_unlock(change);
-    if (!jobs[0])
-        return pl_report_nothing(run, "update", "no array waits or runs; later ones get the value",
+    if (k && jobs[0])
+        return pl_report_jobs(run, "updated", pl_run_n_trials(run), (const char *const *)jobs,
+                              pl_run_dir(run), NULL, spec->parsable);
+    if (!waiting || !waiting[0])
+        return pl_report_nothing(run, "update",
+                                 limits ? "no trial waits; later retries get the values"
+                                        : "no array waits or runs; later ones get the value",
                                  spec->parsable);
-    return pl_report_jobs(run, "updated", pl_run_n_trials(run), (const char *const *)jobs,
-                          pl_run_dir(run), NULL, spec->parsable);
+    return pl_report_jobs(run, "updated", n, (const char *const *)waiting, pl_run_dir(run), NULL,
+                          spec->parsable);
 }
 
 /* Checks the other options of a change. */
@@ -230,8 +270,10 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
     bool submits = spec->change == PL_CHANGE_RETRY || spec->change == PL_CHANGE_EXTEND;
     bool takes_trials = pl_change_takes_trials(spec->change);
 
-    if (spec->change == PL_CHANGE_UPDATE && !spec->values[PL_SPEC_MAX_PARALLEL].text)
-        return pl_error_set(err, -EINVAL, "option '--update' needs '--max-parallel K'");
+    if (spec->change == PL_CHANGE_UPDATE && !spec->values[PL_SPEC_MAX_PARALLEL].text &&
+        !pl_update_has_limits(spec))
+        return pl_error_set(err, -EINVAL,
+                            "option '--update' needs --max-parallel, --time, --partition or --mem");
     if (spec->wait && !submits && spec->change != PL_CHANGE_RESUME)
         return pl_error_set(err, -EINVAL,
                             "option '--wait' is for calls that submit trials: omit it, and follow "
@@ -240,6 +282,11 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
         *words[0] && !strchr(spec->changed, '/'))
         return pl_error_set(err, -EINVAL, "for some trials of the sweep write %s/%s", spec->changed,
                             words[0]);
+    if (!words[0] && submits && pl_update_has_limits(spec))
+        return pl_error_set(err, -EINVAL,
+                            "a change of a sweep takes --time, --partition and --mem from the run "
+                            "folder: change them first by plsubmit --update %s",
+                            spec->changed);
     if (words[0] || pl_spec_has_options(spec))
         return pl_error_set(err, -EINVAL,
                             "a change of a sweep takes the program and its options from the run "
@@ -294,7 +341,7 @@ int pl_change_sweep(struct pl_spec *spec, char *const *words, const char *bin_di
     if (spec->change == PL_CHANGE_RESUME)
         return submit_change(&change, spec, bin_dir, true, 0);
     r = spec->change == PL_CHANGE_EXTEND   ? extend(&change, spec, bin_dir, &err)
-        : spec->change == PL_CHANGE_UPDATE ? update(&change, spec, &err)
+        : spec->change == PL_CHANGE_UPDATE ? update(&change, spec, bin_dir, &err)
                                            : change_trials(&change, spec, bin_dir, &err);
     if (r >= 0)
         return r;

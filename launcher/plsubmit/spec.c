@@ -540,7 +540,9 @@ static const struct pl_option options[] = {
     {"hold", 0, "SWEEP[/TRIALS]", NULL, "keep waiting trials from starting",
      CHANGE(PL_CHANGE_HOLD)},
     {"release", 0, "SWEEP[/TRIALS]", NULL, "let held trials start", CHANGE(PL_CHANGE_RELEASE)},
-    {"update", 0, "SWEEP", NULL, "change --max-parallel of SWEEP, also while its trials run",
+    {"update", 0, "SWEEP", NULL,
+     "change --max-parallel of SWEEP, also while its trials run; --time, --partition and --mem "
+     "of those that wait and of later retries",
      CHANGE(PL_CHANGE_UPDATE)},
     {0},
 };
@@ -551,7 +553,7 @@ const struct pl_command pl_spec_command = {
                 "--retry SWEEP[/TRIALS] [--no-submit] [--parsable] [--wait]\n"
                 "--extend SWEEP --grid NAME=V1,... [--parsable] [--wait]\n"
                 "--cancel|--hold|--release SWEEP[/TRIALS] [--parsable]\n"
-                "--update SWEEP --max-parallel K [--parsable]",
+                "--update SWEEP [--max-parallel K] [-t TIME] [--parsable]",
     .summary = "Submits a grid of trials as one Slurm job array. {NAME} in an argument becomes the "
                "trial's value of that axis. If no argument has one, --NAME VALUE is appended for "
                "each axis. Without PROGRAM, pltrain trains the bundled module mlp.",

@@ -28,7 +28,9 @@ bool pl_spec_has_options(const struct pl_spec *spec)
     for (size_t i = 0; i < PL_SPEC_N_KEYS; i++) {
         bool trials =
             i == PL_SPEC_RANDOM || i == PL_SPEC_SEED || i == PL_SPEC_TRIALS || i == PL_SPEC_REPEAT;
-        bool update = spec->change == PL_CHANGE_UPDATE && i == PL_SPEC_MAX_PARALLEL;
+        bool update = spec->change == PL_CHANGE_UPDATE &&
+                      (i == PL_SPEC_MAX_PARALLEL || i == PL_SPEC_TIME || i == PL_SPEC_PARTITION ||
+                       i == PL_SPEC_MEM || i == PL_SPEC_MEM_PER_CPU);
 
         if (spec->values[i].origin != PL_ORIGIN_NONE && !(trials && but_trials) && !update)
             return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/update.h"
 #include "common/base/fs.h"
+#include "common/base/parse.h"
 #include "launcher/plsubmit/change.h"
 
 int pl_update_parallel(struct pl_run *run, const char *k, char ***ret, struct pl_error *err)
@@ -24,4 +25,86 @@ int pl_update_parallel(struct pl_run *run, const char *k, char ***ret, struct pl
         return r;
     *ret = PL_TAKE(jobs);
     return 0;
+}
+
+/* ---- limits ---- */
+
+static const struct {
+    enum pl_spec_key key;
+    const char *option, *of_slurm; /* in scontrol update */
+} limits[] = {
+    {PL_SPEC_TIME, "time", "TimeLimit"},
+    {PL_SPEC_PARTITION, "partition", "Partition"},
+    {PL_SPEC_MEM, "mem", "MinMemoryNode"},
+    {PL_SPEC_MEM_PER_CPU, "mem-per-cpu", "MinMemoryCPU"},
+};
+
+bool pl_update_has_limits(const struct pl_spec *spec)
+{
+    for (size_t i = 0; i < PL_COUNT(limits); i++)
+        if (spec->values[limits[i].key].text)
+            return true;
+    return false;
+}
+
+/* scontrol counts memory in mebibytes, and knows no units. */
+static char *for_slurm(size_t i, const char *value)
+{
+    uint64_t bytes;
+
+    if (limits[i].key != PL_SPEC_MEM && limits[i].key != PL_SPEC_MEM_PER_CPU)
+        return pl_strf("%s=%s", limits[i].of_slurm, value);
+    if (pl_parse_mem(value, &bytes, NULL) < 0)
+        return NULL;
+    return pl_strf("%s=%llu", limits[i].of_slurm,
+                   (unsigned long long)((bytes + (1u << 20) - 1) >> 20));
+}
+
+/* job.sh has the sweep's own option, and sbatch takes one of these only. */
+static int check_memory(const struct pl_run *run, const struct pl_spec *spec, struct pl_error *err)
+{
+    for (const char *const *arg = pl_run_sbatch_args(run); *arg; arg++)
+        if (strncmp(*arg, "--mem", 5) == 0 &&
+            ((spec->values[PL_SPEC_MEM].text && strncmp(*arg, "--mem=", 6) != 0) ||
+             (spec->values[PL_SPEC_MEM_PER_CPU].text && strncmp(*arg, "--mem-per-cpu=", 14) != 0)))
+            return pl_error_set(err, -EINVAL,
+                                "the sweep has %.*s, which no other option for memory replaces: "
+                                "give that one",
+                                (int)strcspn(*arg, "="), *arg);
+    return 0;
+}
+
+int pl_update_limits(struct pl_run *run,
+                     const struct pl_spec *spec,
+                     char *const *jobs,
+                     struct pl_error *err)
+{
+    int r = check_memory(run, spec, err);
+
+    for (; r == 0 && *jobs; jobs++) {
+        _cleanup_(pl_strv_freep) char **argv = NULL;
+        _cleanup_free_ char *id = pl_strf("JobId=%s", *jobs);
+        bool ended;
+
+        if (!id || pl_strv_append(&argv, "scontrol") < 0 || pl_strv_append(&argv, "update") < 0 ||
+            pl_strv_append(&argv, id) < 0)
+            return pl_error_nomem(err);
+        for (size_t i = 0; i < PL_COUNT(limits); i++) {
+            const char *value = spec->values[limits[i].key].text;
+            _cleanup_free_ char *word = value ? for_slurm(i, value) : NULL;
+
+            if (value && (!word || pl_strv_append(&argv, word) < 0))
+                return pl_error_nomem(err);
+        }
+        r = pl_change_command((const char *const *)argv, &ended, err);
+    }
+    for (size_t i = 0; i < PL_COUNT(limits) && r == 0; i++) {
+        const char *value = spec->values[limits[i].key].text;
+
+        if (value && pl_run_set_sbatch(run, limits[i].option, value) < 0)
+            return pl_error_nomem(err);
+        if (value)
+            r = pl_run_set_option(run, limits[i].option, value, "command line", err);
+    }
+    return r;
 }

@@ -263,9 +263,38 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
     submit --resume "$SWEEP"
     [[ $(scontrol show job "${JOBS##*,}") == *ArrayTaskThrottle=3* ]]
     run -2 --separate-stderr plsubmit --update "$SWEEP"
-    [ "$stderr" = "plsubmit: option '--update' needs '--max-parallel K'" ]
-    run -2 --separate-stderr plsubmit --update "$SWEEP" --max-parallel 2 -t 3
+    [ "$stderr" = "plsubmit: option '--update' needs --max-parallel, --time, --partition or --mem" ]
+    run -2 --separate-stderr plsubmit --update "$SWEEP" --max-parallel 2 -N 3
     [[ $stderr == *'takes the program and its options from the run folder'* ]]
+}
+
+limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
+
+@test "--update changes time, partition and memory of what waits, and of a retry" {
+    submit --sbatch hold -t 1 --mem 1G --grid a=1,2,3 -- sh -c 'exit 3'
+    first=$JOBS
+    run -0 plsubmit --update "$SWEEP" -t 1:30:00 -p scavenge --mem 2G
+    [ "${lines[0]}" = "updated $SWEEP: 3 trials, job ${first}_[0-2], folder $RUN" ]
+    [ "$(limits_of "$first")" = 'PENDING 1:30:00 scavenge 2G' ]
+    # Where Slurm refuses, nothing is changed or recorded.
+    run -1 --separate-stderr plsubmit --update "$SWEEP" -t 5 -p nonesuch
+    [[ $stderr == *'scontrol update: '*'nvalid partition'* ]]
+    [ "$(limits_of "$first")" = 'PENDING 1:30:00 scavenge 2G' ]
+    run -2 --separate-stderr plsubmit --retry "$SWEEP" -t 5
+    [[ $stderr == *"first by plsubmit --update $SWEEP" ]]
+    run -2 plsubmit --update "$SWEEP" -t soon
+    run -2 --separate-stderr plsubmit --update "$SWEEP" --mem-per-cpu 3G
+    [[ $stderr == *'the sweep has --mem,'* ]]
+    plsubmit --release "$SWEEP"
+    wait_for 60 sweep_is '3 failed'
+    wait_for 60 queue_is_empty
+    run -0 plsubmit --update "$SWEEP" -t 40
+    [[ $output == *'no trial waits'* ]]
+    submit --retry "$SWEEP"
+    [ "$(limits_of "${JOBS##*,}")" = 'PENDING 40:00 scavenge 2G' ]
+    [ "$(jq -c '.options | [.time.value, .partition.value, .mem.value]' "$RUN/sweep.json")" = \
+        '["40","scavenge","2G"]' ]
+    plsubmit --cancel "$SWEEP"
 }
 
 @test "--max-fail stops a sweep, and a retry goes on" {
