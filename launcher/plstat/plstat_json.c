@@ -254,6 +254,20 @@ static void add_ranks(json_t *list, const struct pl_trial_status *ts, bool tag, 
     }
 }
 
+/* The words of the trial's program, with its values. */
+static void put_argv(json_t *o, const struct pl_run_status *s, bool *ok)
+{
+    _cleanup_(pl_strv_freep) char **argv = NULL;
+    json_t *list;
+
+    if (pl_run_trial_argv(s->run, s->trials[0].params, &argv, NULL) < 0) /* a damaged folder */
+        return;
+    list = json_array();
+    for (char **word = argv; list && *word; word++)
+        *ok &= json_array_append_new(list, json_string(*word)) == 0;
+    put(o, "argv", list, ok);
+}
+
 json_t *pl_plstat_json_show(const struct pl_run_status *s)
 {
     json_t *o = json_object(), *ranks = json_array(), *trials;
@@ -262,6 +276,7 @@ json_t *pl_plstat_json_show(const struct pl_run_status *s)
     if (s->n_trials == 1) {
         put_trial(o, &s->trials[0], &ok);
         put_run(o, s, &ok);
+        put_argv(o, s, &ok);
         copy(o, "nodes", s->trials[0].doc, &ok);
         copy(o, "stall", s->trials[0].doc, &ok);
         put_node_reasons(o, &s->trials[0], &ok);
