@@ -123,7 +123,7 @@ struct pl_msg {
             int64_t rank, pid; /* rank: from the plugin only */
         } rank_spawned;
         struct pl_msg_rank_signalled {
-            int64_t signal;
+            int64_t signal, sender; /* sender: its pid, ABSENT = not known */
         } rank_signalled;
         struct pl_msg_rank_exited {
             int64_t rank, status, at_ns; /* wait status; CLOCK_MONOTONIC */

@@ -87,7 +87,7 @@ static int await_world(struct pl_starter *s, struct pl_error *err)
 
     for (;;) {
         if (pl_starter_was_signalled(s)) {
-            pl_rank_link_signalled(&s->link, s->early_signal, NULL);
+            pl_rank_link_signalled(&s->link, s->early_signal, s->early_sender, NULL);
             pl_rank_link_exited(&s->link, s->early_signal, -1, NULL);
             s->code = 128 + s->early_signal;
             return 1;
@@ -147,7 +147,7 @@ static void on_signals(struct pl_starter *s)
         if (!s->ended && !pl_senders_reach(&s->senders, info.ssi_code, (pid_t)info.ssi_pid,
                                            (int)info.ssi_signo, s->child))
             kill(s->child, (int)info.ssi_signo); /* not reaped yet, so it is still ours */
-        pl_rank_link_signalled(&s->link, (int)info.ssi_signo, NULL);
+        pl_rank_link_signalled(&s->link, (int)info.ssi_signo, (pid_t)info.ssi_pid, NULL);
     }
 }
 

@@ -60,8 +60,10 @@ bool pl_starter_was_signalled(struct pl_starter *s)
 
     while (!s->early_signal && read(s->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info))
         if (info.ssi_signo != SIGCHLD && info.ssi_signo != SIGWINCH && info.ssi_signo != SIGTSTP &&
-            info.ssi_signo != SIGCONT)
+            info.ssi_signo != SIGCONT) {
             s->early_signal = (int)info.ssi_signo;
+            s->early_sender = (pid_t)info.ssi_pid;
+        }
     return s->early_signal != 0;
 }
 

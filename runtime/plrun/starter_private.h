@@ -22,6 +22,7 @@ struct pl_starter {
     struct pl_senders senders;
     sigset_t old_mask;
     int early_signal; /* it came before the rank's start, and would have ended the program; 0 */
+    pid_t early_sender;
     bool ended, daemon_ended, ignores_hup;
     bool unheard;             /* the daemon has given no verdict */
     bool stepd_gone;          /* slurmstepd was killed */

@@ -334,6 +334,17 @@ def test_signal_as_the_rank_is_made(step):
     equal(os.WEXITSTATUS(os.waitpid(stepd, 0)[1]), 128 + signal.SIGHUP)
 
 
+def test_a_rank_signals_its_group(step):
+    """As a script does that has `kill 0` in a trap of EXIT: its plrun gets the signal, too, and nobody has cancelled it."""
+    for number, program in ((signal.SIGTERM, "trap 'kill 0' EXIT; exit 3"), (signal.SIGINT, "kill -INT 0; sleep 60")):
+        with another_step() as own:
+            slurm_says(own, record())
+            code, _ = plrun(own, program, process_group=0)
+            cause = own.result()["cause"]
+            equal((own.result()["state"], cause["kind"], cause.get("signal"), code),
+                  ("failed", "signal", int(number), 128 + number))
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():

@@ -222,7 +222,7 @@ static void test_rank_line_is_read(void **state)
 {
     static const char *const names[] = {"loss", "acc"};
     static const double values[] = {0.25, -1e-9};
-    struct pl_buf l[12] = {{0}};
+    struct pl_buf l[13] = {{0}};
     json_t *o[PL_COUNT(l)] = {NULL};
     struct pl_msg m;
 
@@ -241,8 +241,10 @@ static void test_rank_line_is_read(void **state)
     assert_true(m.rank_spawned.rank == PL_MSG_ABSENT && m.rank_spawned.pid == 5);
     m = read_back(&l[5], pl_rank_line_spawned(&l[5], 2, 5), &o[5]);
     assert_int_equal(m.rank_spawned.rank, 2);
-    m = read_back(&l[6], pl_rank_line_signalled(&l[6], 15), &o[6]);
-    assert_int_equal(m.rank_signalled.signal, 15);
+    m = read_back(&l[6], pl_rank_line_signalled(&l[6], 15, 0), &o[6]);
+    assert_true(m.rank_signalled.signal == 15 && m.rank_signalled.sender == PL_MSG_ABSENT);
+    m = read_back(&l[12], pl_rank_line_signalled(&l[12], 2, 78), &o[12]);
+    assert_true(m.rank_signalled.signal == 2 && m.rank_signalled.sender == 78);
     m = read_back(&l[7], pl_rank_line_exited(&l[7], -1, 768, UINT64_C(9007199254740993), 1), &o[7]);
     assert_true(m.rank_exited.status == 768 && m.rank_exited.at_ns == 9007199254740993 &&
                 m.rank_exited.term_default == 1);

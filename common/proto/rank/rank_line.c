@@ -86,11 +86,13 @@ int pl_rank_line_spawned(struct pl_buf *out, int64_t rank, pid_t pid)
     return pl_mini_close(&w, '}');
 }
 
-int pl_rank_line_signalled(struct pl_buf *out, int signal)
+int pl_rank_line_signalled(struct pl_buf *out, int signal, pid_t sender)
 {
     struct pl_mini_writer w = begin(out, "signalled");
 
     pl_mini_put_int(&w, "signal", signal);
+    if (sender > 0)
+        pl_mini_put_int(&w, "sender", sender);
     return pl_mini_close(&w, '}');
 }
 

@@ -43,7 +43,8 @@ int pl_rank_line_exchange(struct pl_buf *out, const char *name, const char *valu
 
 /* rank: -1 on a rank's own connection; the plugin's control socket serves all ranks. */
 int pl_rank_line_spawned(struct pl_buf *out, int64_t rank, pid_t pid);
-int pl_rank_line_signalled(struct pl_buf *out, int signal);
+/* sender: 0 = not known */
+int pl_rank_line_signalled(struct pl_buf *out, int signal, pid_t sender);
 /* status as from wait(2); at_ns on CLOCK_MONOTONIC, 0 = not known; term_default: 1 = SIGTERM had
  * its default action in the program, as far as its starter has looked; 0 = it had another one; -1 =
  * not known. */

@@ -250,11 +250,14 @@ int pl_rank_link_spawned(struct pl_rank_link *link, pid_t pid, struct pl_error *
     return send_line(link, &line, pl_rank_line_spawned(&line, -1, pid), err);
 }
 
-int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_error *err)
+int pl_rank_link_signalled(struct pl_rank_link *link,
+                           int signal,
+                           pid_t sender,
+                           struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
 
-    return send_line(link, &line, pl_rank_line_signalled(&line, signal), err);
+    return send_line(link, &line, pl_rank_line_signalled(&line, signal, sender), err);
 }
 
 int pl_rank_link_exited(struct pl_rank_link *link,

@@ -86,10 +86,14 @@ int pl_rank_link_recv(struct pl_rank_link *link,
                       char **ret,
                       struct pl_error *err);
 
-/* A guarding starter reports its child: it runs, it got a signal from outside, it ended with this
- * wait status now. term_default: see pl_rank_line_exited(). */
+/* A guarding starter reports that its child runs, that it got a signal from this process (0: not
+ * known), and that the child ended with this wait status now. term_default: see
+ * pl_rank_line_exited(). */
 int pl_rank_link_spawned(struct pl_rank_link *link, pid_t pid, struct pl_error *err);
-int pl_rank_link_signalled(struct pl_rank_link *link, int signal, struct pl_error *err);
+int pl_rank_link_signalled(struct pl_rank_link *link,
+                           int signal,
+                           pid_t sender,
+                           struct pl_error *err);
 int pl_rank_link_exited(struct pl_rank_link *link,
                         int status,
                         int term_default,

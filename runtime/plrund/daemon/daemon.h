@@ -251,6 +251,9 @@ void pl_daemon_sweep(const char *socket_path);
  * is a descendant of another rank's starter, or, under the plugin, slurmstepd has named another
  * process. */
 bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
+/* starter_proof.c: true if this process is one of a rank of this node, or was a rank's first one,
+ * by the numbers of this rank's starter. */
+bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid);
 
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,
  * where no plrun can: under the plugin, and where plrun was killed. The process `spare` is left

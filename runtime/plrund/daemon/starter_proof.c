@@ -44,6 +44,20 @@ static bool is_of_a_rank(const struct pl_daemon *d, pid_t pid)
     return false;
 }
 
+bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid)
+{
+    const struct pl_daemon *d = rank->daemon;
+
+    if (pid <= 1 || pid > INT32_MAX || pid == getpid()) /* a plrun has started us */
+        return false;
+    if (rank->starter_pid != rank->guard_pid) /* the number is of another pid namespace */
+        return false;
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (d->ranks[i].pid == (pid_t)pid) /* it may have ended by its own signal */
+            return true;
+    return is_of_a_rank(d, (pid_t)pid);
+}
+
 /* The pid in this message of slurmstepd if it is about this rank, else 0. */
 static pid_t pid_in(const json_t *message, unsigned rank)
 {
