@@ -70,7 +70,7 @@
     X(PLUME_SWEEP_DONE, NUMBER, NULL, PLRUN | RANK, "its trials that are done or pruned")                   \
     X(PLUME_SWEEP_FAILED, NUMBER, NULL, PLRUN | RANK, "its trials that failed")                             \
     X(PLUME_PROGRAM, PATH, NULL, PLRUN, "file of the trial's program")                             \
-    X(PLUME_SOCKET, PATH, NULL, PLRUN | PLTRAIN | RANK, "socket of the node's daemon")             \
+    X(PLUME_SOCKET, PATH, NULL, PLRUN | PLSTAT | PLTRAIN | RANK, "socket of the node's daemon")    \
     X(PLUME_NODE_ADDR, TEXT, "127.0.0.1", PLTRAIN | RANK, "this node's address for other nodes")   \
     X(PLUME_RUNTIME, TEXT, NULL, PLRUN | PLSTAT | PLTRAIN | RANK, "plrun or plugin")                        \
     X(PLUME_SAVE_PID, NUMBER, NULL, PLRUN | RANK, "process of the rank's program, for PLUME_SAVE_COMMAND") \
