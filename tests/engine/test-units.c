@@ -290,7 +290,7 @@ static void try_one(uint64_t seed)
     static const unsigned sizes[] = {2, 2, 3, 4, 7};
     struct run *ddp = new_run(seed, 2), *param;
     struct pl_rng rng;
-    unsigned ranks, per_node;
+    unsigned ranks, per_node, batch;
 
     pl_rng_init(&rng, seed, 0x756e6974);
     ddp->ops = 2 + pl_rng_below(&rng, 16);
@@ -308,7 +308,10 @@ static void try_one(uint64_t seed)
     ddp->options.amp_level = 1 + (int)pl_rng_below(&rng, 3);
     ddp->options.sync_batchnorm = !ddp->branches && !ddp->no_loss && pl_rng_below(&rng, 2);
     ddp->options.optimizer = (enum plume_optimizer_kind)pl_rng_below(&rng, PLUME_ADAGRAD + 1);
-    snprintf(ddp->hparams[0], 32, "batch_size=%u", 1 + (unsigned)pl_rng_below(&rng, 12));
+    batch = 1 + (unsigned)pl_rng_below(&rng, 12);
+    if (ddp->norms && batch == 1) /* one value per channel is refused */
+        batch = 2;
+    snprintf(ddp->hparams[0], 32, "batch_size=%u", batch);
     snprintf(ddp->hparams[1], 32, "lr=1e-3");
     ranks = sizes[pl_rng_below(&rng, PL_COUNT(sizes))];
     per_node = (unsigned)pl_rng_below(&rng, 3);
