@@ -270,7 +270,7 @@ def disk_blocks_and(c):
         c.slurm_killed_all()
     c.end()
     # of what SIGKILL does not end srun says that it has waited long enough, and ends with 0
-    need(c.code != 0 or second == "interrupt" and "Timed out waiting" in c.err(), f"{second}: exit code 0")
+    need(c.code != 0 or second in ("cancel", "interrupt") and "Timed out waiting" in c.err(), f"{second}: exit code 0")
     result = c.load("result.json")
     need(not result or result["state"] != "done", f"{second}: {result}")
     if result and second == "rank":
