@@ -368,7 +368,8 @@ TXT
 #!/bin/bash
 exec $(command -v srun) "\$@" > >(sed 's/"socket":true/"socket":false/')
 TXT
-    printf '#!/bin/sh\n%s "$@" | sed "s,^JobContainerType.*,JobContainerType = job_container/tmpfs,"\n' \
+    # shellcheck disable=SC2016 # for sh; the second name is of Slurm 25.11 and later
+    printf '#!/bin/sh\n%s "$@" | sed -E "s,^(JobContainer|Namespace)Type .*,JobContainerType = job_container/tmpfs,"\n' \
         "$(command -v scontrol)" >bin/scontrol
     chmod 755 bin/*
     PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check --nodes 1

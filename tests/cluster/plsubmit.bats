@@ -346,7 +346,7 @@ TXT
     run plsubmit --grid a=1,2 true
     [ "$status" != 0 ]
     job=$(arrays)
-    wait_for 60 has_words
+    wait_for 100 has_words # its scheduler looks once a minute
     rm fakes/sbatch
     hash -r
     submit --resume runs/true-*
