@@ -9,8 +9,10 @@
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
     cuda-12 pjrt clang races gpu-check chaos hardened reproducible package gcc-11 debian13 aarch64)
+# Debian's next release changes from day to day: it runs only where it is named.
+readonly MATRIX_NAMED=(forky)
 # These wait for most of their time, for faults, limits and mirrors: they run beside the others.
-readonly MATRIX_BESIDE=(chaos debian13)
+readonly MATRIX_BESIDE=(chaos debian13 forky)
 readonly MATRIX_ROW_LIMIT_S=1500 MATRIX_DEBIAN13=trixie MATRIX_CHAOS_SEED=5
 readonly MATRIX_STUBS=(20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05)
 readonly MATRIX_ON=(-Dslurm=auto -Dmpi=auto -Dcuda=auto -Dstatic_runtime=auto -Dyaml=auto
@@ -45,8 +47,10 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       debian13      in a chroot of Debian 13: the demo, and tests with its Slurm
                     24.11 (root and a mirror are needed)
       aarch64       cross-compiled; the kernels' tests run under qemu
+      forky         as debian13, with what Debian's next release has today, and
+                    control groups of version 2; runs only if it is named
 
-Without a name all of them run; chaos and debian13, which wait for most of
+Without a name all but forky run; chaos and debian13, which wait for most of
 their time, run beside the others. A row prints its name, its seconds, and ok,
 failed or skipped with the reason. At the end it names the failed rows again,
 each with its first failed tests. Ends with "N passed, N failed, N skipped";
@@ -336,7 +340,7 @@ matrix_need() {
 
 # matrix_chroot FOLDER SUITE: a minimal Debian with a copy of this tree in /src; kept for the next run.
 matrix_chroot() {
-    local root=$1 mirror
+    local root=$1 mirror script='' scripts=/usr/share/debootstrap/scripts
     ((EUID == 0)) || skip "a chroot needs root"
     unshare -mpf true 2>/dev/null || skip "no namespaces here (unshare -mpf)"
     mirror=$(apt_debian_mirror)
@@ -344,8 +348,11 @@ matrix_chroot() {
     if [[ ! -e $root/made ]]; then
         matrix_need debootstrap debootstrap
         rm -rf --one-file-system "$root"
-        debootstrap --variant=minbase "$2" "$root" "$mirror" || skip "debootstrap of Debian's $2 failed"
+        [[ -e $scripts/$2 ]] || script=$scripts/sid # of a release that is newer than debootstrap
+        debootstrap --variant=minbase "$2" "$root" "$mirror" ${script:+"$script"} ||
+            skip "debootstrap of Debian's $2 failed"
         echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is no system to keep
+        echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/valid" # nor a mirror of today
         touch "$root/made"
     fi
     cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
@@ -361,6 +368,7 @@ matrix_chroot_run() {
     # shellcheck disable=SC2016 # for the inner shell
     unshare -mpf --kill-child bash -ec '
         mount --make-rprivate /
+        mount --bind "$1" "$1" # a root is a mount, or nobody in it can have mounts of his own
         mount -t proc proc "$1/proc"
         mount --rbind /dev "$1/dev"
         exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
@@ -369,14 +377,30 @@ matrix_chroot_run() {
 
 # Packages, build and demo of Debian 13: newer compilers, meson and Slurm.
 row_debian13() {
-    local root=$MATRIX_DIR/debian13
-    matrix_chroot "$root" "$MATRIX_DEBIAN13"
+    matrix_debian "$MATRIX_DIR/debian13" "$MATRIX_DEBIAN13"
+}
+
+# In its cluster the mount for version 2 is slurmd's own, but it needs a place.
+row_forky() {
+    matrix_debian "$MATRIX_DIR/forky" forky
+    matrix_chroot_run "$MATRIX_DIR/forky" '
+        mkdir -p build/tests/fakes
+        gcc -shared -fPIC -D_GNU_SOURCE -o build/tests/fakes/libunified-cgroup.so tests/fakes/unified_cgroup.c
+        mount -t sysfs sysfs /sys
+        mount -t cgroup2 none /sys/fs/cgroup
+        bats --tap tests/cluster/cgroup2.bats'
+}
+
+# matrix_debian FOLDER SUITE: packages, build, demo and tests of a release of Debian, in a chroot.
+matrix_debian() {
+    local root=$1
+    matrix_chroot "$root" "$2"
     # A mirror that does not answer says nothing of this tree; one that falls silent gets a second chance.
     matrix_chroot_run "$root" 'apt-get -o APT::Update::Error-Mode=any -qq update' ||
-        skip "the mirror of Debian 13 does not answer"
+        skip "the mirror of Debian's $2 does not answer"
     matrix_chroot_run "$root" './dev deps build' || matrix_chroot_run "$root" './dev deps build'
     matrix_chroot_run "$root" 'apt-get -qq install -y --no-install-recommends bats' ||
-        skip "the mirror of Debian 13 does not answer"
+        skip "the mirror of Debian's $2 does not answer"
     matrix_chroot_run "$root" 'meson setup build -Dwerror=true -Dtests=disabled && ./dev demo'
     # What asks Slurm, reads its answers or is loaded by it, with this release of it.
     # shellcheck disable=SC2016 # for the inner shell
@@ -500,8 +524,8 @@ cmd_matrix() {
         return
     fi
     for row; do
-        [[ " ${MATRIX_ROWS[*]} " == *" $row "* ]] ||
-            die_usage "unknown row '$row'; one of ${MATRIX_ROWS[*]}"
+        [[ " ${MATRIX_ROWS[*]} ${MATRIX_NAMED[*]} " == *" $row "* ]] ||
+            die_usage "unknown row '$row'; one of ${MATRIX_ROWS[*]} ${MATRIX_NAMED[*]}"
     done
     (($#)) || set -- "${MATRIX_ROWS[@]}"
     MATRIX_DIR=$PLUME_SRC/build-matrix
