@@ -336,7 +336,9 @@ def test_signal_as_the_rank_is_made(step):
 
 def test_a_rank_signals_its_group(step):
     """As a script does that has `kill 0` in a trap of EXIT: its plrun gets the signal, too, and nobody has cancelled it."""
-    for number, program in ((signal.SIGTERM, "trap 'kill 0' EXIT; exit 3"), (signal.SIGINT, "kill -INT 0; sleep 60")):
+    for number, program in ((signal.SIGTERM, "trap 'kill 0' EXIT; exit 3"), (signal.SIGINT, "kill -INT 0; sleep 60"),
+                            (signal.SIGTERM, "trap 'kill 0; /bin/kill 0' EXIT; exit 3"),
+                            (signal.SIGTERM, "trap 'kill 0' EXIT; sleep 30 & exit 3")):
         with another_step() as own:
             slurm_says(own, record())
             code, _ = plrun(own, program, process_group=0)

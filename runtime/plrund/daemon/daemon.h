@@ -93,7 +93,8 @@ struct pl_daemon {
     uv_poll_t control;
     struct pl_buf control_in;
     bool owner_gone;
-    json_t *early; /* the plugin's messages about ranks that have not said hello yet */
+    json_t *early;      /* the plugin's messages about ranks that have not said hello yet */
+    uint64_t inside_ns; /* when a process of a rank last signalled a plrun; 0 = never */
 
     char *socket_path;
     int listen_fd;
@@ -251,8 +252,8 @@ void pl_daemon_sweep(const char *socket_path);
  * is a descendant of another rank's starter, or, under the plugin, slurmstepd has named another
  * process. */
 bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
-/* starter_proof.c: true if this process is one of a rank of this node, or was a rank's first one,
- * by the numbers of this rank's starter. */
+/* starter_proof.c: true if this process, which has signalled this rank's starter, is one of a rank
+ * of this node, or was a rank's first one, or is gone where such a one has just signalled. */
 bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid);
 
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,

@@ -8,10 +8,13 @@
 #include "common/proto/rank/rank_link.h"
 #include "runtime/plrund/daemon/daemon.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#define DEPTH_MAX 64 /* ancestors of a process */
+#define DEPTH_MAX 64          /* ancestors of a process */
+#define ECHO_NS 1000000000ull /* in which a signal of a rank makes a process of it signal, too */
 
 /* 0 if the process is gone, or has no parent that we can see. */
 static pid_t parent_of(pid_t pid)
@@ -44,18 +47,31 @@ static bool is_of_a_rank(const struct pl_daemon *d, pid_t pid)
     return false;
 }
 
+static bool is_inside(const struct pl_daemon *d, pid_t pid)
+{
+    for (unsigned i = 0; i < d->n_present; i++)
+        if (d->ranks[i].pid == pid) /* it may have ended by its own signal */
+            return true;
+    return is_of_a_rank(d, pid);
+}
+
 bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid)
 {
-    const struct pl_daemon *d = rank->daemon;
+    struct pl_daemon *d = rank->daemon;
+    uint64_t now = pl_now_ns();
+    bool inside;
 
     if (pid <= 1 || pid > INT32_MAX || pid == getpid()) /* a plrun has started us */
         return false;
     if (rank->starter_pid != rank->guard_pid) /* the number is of another pid namespace */
         return false;
-    for (unsigned i = 0; i < d->n_present; i++)
-        if (d->ranks[i].pid == (pid_t)pid) /* it may have ended by its own signal */
-            return true;
-    return is_of_a_rank(d, (pid_t)pid);
+    /* A process that such a signal has reached may send one, too, and be gone: a sub-shell runs the
+     * trap of its script. */
+    inside = is_inside(d, (pid_t)pid) || (d->inside_ns && now - d->inside_ns < ECHO_NS &&
+                                          kill((pid_t)pid, 0) < 0 && errno == ESRCH);
+    if (inside)
+        d->inside_ns = now;
+    return inside;
 }
 
 /* The pid in this message of slurmstepd if it is about this rank, else 0. */
