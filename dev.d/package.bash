@@ -119,6 +119,13 @@ package_begin() {
     VERSION=$(sed -n "s/^ *version: '\(.*\)',/\1/p" "$PLUME_SRC/meson.build" | head -n 1)
 }
 
+# package_end NAME DIR ROOT: packs ROOT, whose control file is written, and prints the file's name.
+package_end() {
+    (umask 022 && dpkg-deb --root-owner-group -Zxz --build "$3" "$2") >&2
+    rm -rf "$2/package"
+    printf '%s\n' "$2/$1_${VERSION}_$(dpkg --print-architecture).deb"
+}
+
 package_cuda_make() { # FOLDER [MESON-OPTION...]
     local dir root doc cuda
     dir=$(realpath -m -- "$1")
@@ -134,9 +141,7 @@ package_cuda_make() { # FOLDER [MESON-OPTION...]
     install -m 0644 "$PLUME_SRC/LICENSE" "$doc/copyright"
     cuda=$("$(grep -om 1 "/[^ ']*/nvcc" "$dir/build.ninja")" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
     (umask 022 && package_cuda_control "$root" "$cuda")
-    (umask 022 && dpkg-deb --root-owner-group -Zxz --build "$root" "$dir") >&2
-    rm -rf "$dir/package"
-    printf '%s\n' "$dir/plume-cuda_${VERSION}_$(dpkg --print-architecture).deb"
+    package_end plume-cuda "$dir" "$root"
 }
 
 package_make() {
@@ -154,9 +159,7 @@ package_make() {
     install -m 0644 "$PLUME_SRC"/{README,SECURITY}.md "$PLUME_SRC/doc/install.md" "$doc/"
     install -m 0644 "$PLUME_SRC/LICENSE" "$doc/copyright"
     (umask 022 && package_control "$root")
-    (umask 022 && dpkg-deb --root-owner-group -Zxz --build "$root" "$dir") >&2
-    rm -rf "$dir/package"
-    printf '%s\n' "$dir/plume_${VERSION}_$(dpkg --print-architecture).deb"
+    package_end plume "$dir" "$root"
 }
 
 cmd_package() {
