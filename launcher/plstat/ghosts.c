@@ -83,7 +83,7 @@ static void note_no_sample(struct pl_ghosts *ghosts, struct pl_notes *notes, int
 {
     bool none = r == -ENODEV; /* as on most machines: then nothing holds a GPU */
 
-    /* What a job left is known by its processes alone. */
+    /* An epilog looks for processes of the job. It finds them without the driver. */
     pl_notes_add(notes, r == -ETIMEDOUT || (!none && !ghosts->epilog),
                  r == -ETIMEDOUT ? "%s" : "no GPUs seen: %s", why);
     ghosts->unsure |= !none && !ghosts->epilog;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A step that srun has left behind. */
+/* Ends the step of a trial whose srun was killed. Both processes of srun must be gone: Slurm then
+ * lets the step run on. */
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* To preload into slurmd, where there are control groups of version 1, too: for it and slurmstepd
- * /proc/PID/cgroup has the line of version 2 alone. Slurm's plugin for version 2 refuses to run
- * beside version 1. From 23.11 on it also reads where process 1 is, and takes it for the root: a
- * group outside of slurmd's namespace ("/../..") becomes its root. */
+/* slurmd preloads this library on a machine that has control groups of version 1, too. It hides
+ * version 1: /proc/PID/cgroup then has the line of version 2 alone. Slurm's plugin for version 2
+ * refuses to run beside version 1. From 23.11 on that plugin takes the group of process 1 for the
+ * root, so this library shows a group outside of slurmd's namespace ("/../..") as "/". */
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>

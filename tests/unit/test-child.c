@@ -157,7 +157,7 @@ static void test_run_closed_pipes(void **state)
     close(before);
 }
 
-/* Who ignores SIGCHLD gets no status. */
+/* A process that ignores SIGCHLD gets no status of its children. */
 static void test_run_with_ignored_signal(void **state)
 {
     static const char *const argv[] = {"sh", "-c", "exec >&- 2>&-; sleep 0.1", NULL};

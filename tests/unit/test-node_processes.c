@@ -239,7 +239,7 @@ static int any(void *ctx, struct pl_node_process *p)
     return 0;
 }
 
-/* What cannot be looked at is no process that has ended. */
+/* A process that we cannot look at does not count as one that has ended. */
 static void test_no_file_to_look_with(void **state)
 {
     struct pl_error err = {0};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Who signals a rank and the processes over it at once. Wrappers replace the calls that read an
- * ancestor and the pending signals. */
+/* Which processes signal a rank and the processes over it at once. Wrappers replace the calls that
+ * read an ancestor and the pending signals. */
 #include "common/base/process.h"
 #include "runtime/plrun/saver.h"
 #include "runtime/plrun/senders.h"

@@ -65,8 +65,8 @@ bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid)
         return false;
     if (rank->starter_pid != rank->guard_pid) /* the number is of another pid namespace */
         return false;
-    /* A process that such a signal has reached may send one, too, and be gone: a sub-shell runs the
-     * trap of its script. */
+    /* The signal reaches the rank's other processes, too. A sub-shell then runs the trap of its
+     * script, sends the signal once more, and is gone before we look. */
     inside = is_inside(d, (pid_t)pid) || (d->inside_ns && now - d->inside_ns < ECHO_NS &&
                                           kill((pid_t)pid, 0) < 0 && errno == ESRCH);
     if (inside)
