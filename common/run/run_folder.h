@@ -182,6 +182,9 @@ char *pl_run_trial_path(const struct pl_run *run, unsigned trial, const char *na
 char *
 pl_run_attempt_path(const struct pl_run *run, unsigned trial, unsigned attempt, const char *name);
 
+/* The most bytes of an attempt's file "claim", which says which job the attempt is of. */
+#define PL_RUN_CLAIM_MAX 4096
+
 /* Opens the trial's folder, or that of an attempt, of a run of ours (pl_run_open_own()), and makes
  * it if it does not exist. Errors as pl_own_folder_make(). */
 int pl_run_make_trial(const struct pl_run *run, unsigned trial, int *ret_fd, struct pl_error *err);

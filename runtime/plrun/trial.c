@@ -148,10 +148,10 @@ static int look_at_attempt(
     int r = pl_own_folder_open(trial_fd, name, &fd, err);
 
     if (r == 0)
-        r = pl_own_file_read(fd, "claim", PL_TRIAL_CLAIM_MAX, &text, &len, err);
+        r = pl_own_file_read(fd, "claim", PL_RUN_CLAIM_MAX, &text, &len, err);
     if (r < 0)
         return r == -ENOENT ? -EEXIST : r;
-    r = pl_json_parse(text, len, PL_TRIAL_CLAIM_MAX, &o, err);
+    r = pl_json_parse(text, len, PL_RUN_CLAIM_MAX, &o, err);
     if (r < 0)
         return pl_error_wrap(err, r, "while reading '%s'", path);
     array = pl_json_string(o, "array");
@@ -332,7 +332,7 @@ static int read_retry(const struct pl_run *run, unsigned trial, unsigned attempt
 {
     _cleanup_free_ char *path = pl_run_attempt_path(run, trial, attempt, "claim");
     _cleanup_(json_decrefp) json_t *o = NULL;
-    int r = path ? pl_json_load_file(path, PL_TRIAL_CLAIM_MAX, &o, NULL) : -ENOMEM;
+    int r = path ? pl_json_load_file(path, PL_RUN_CLAIM_MAX, &o, NULL) : -ENOMEM;
 
     *ret = 0; /* older claims have none */
     if (r == 0)
@@ -408,9 +408,12 @@ int pl_trial_program(char ***ret, struct pl_error *err)
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
     _cleanup_(json_decrefp) json_t *params = NULL;
     _cleanup_(pl_strv_freep) char **env = NULL, **argv = NULL;
-    unsigned trial;
+    unsigned trial, attempt;
     int r = pl_trial_open_run(&run, &trial, err);
 
+    if (r ==
+        0) /* attempt 0 is not the default: it may have ended, and its files would be replaced */
+        r = pl_trial_env_number(PL_ENV_PLUME_ATTEMPT, -1, &attempt, err);
     if (r == 0)
         r = pl_run_one_trial_params(run, trial, &params, err);
     if (r == 0)

@@ -6,8 +6,6 @@
 #include "common/base/env.h"
 #include "runtime/plrun/trial.h"
 
-#define PL_TRIAL_CLAIM_MAX 4096
-
 /* Reads a number of 0 or more from the environment. Without it: `fallback`, or -ENOENT if that is
  * negative. -EINVAL, -ERANGE for a bad one. */
 int pl_trial_env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, struct pl_error *err);

@@ -22,8 +22,8 @@ int64_t pl_trial_stderr_start(const char *attempt_dir)
     int64_t inode, bytes;
     struct stat st;
 
-    if (!path || pl_json_load_file(path, PL_TRIAL_CLAIM_MAX, &claim, NULL) < 0 ||
-        fstat(2, &st) < 0 || pl_json_int(json_object_get(claim, "stderr"), "inode", &inode) < 0 ||
+    if (!path || pl_json_load_file(path, PL_RUN_CLAIM_MAX, &claim, NULL) < 0 || fstat(2, &st) < 0 ||
+        pl_json_int(json_object_get(claim, "stderr"), "inode", &inode) < 0 ||
         pl_json_int(json_object_get(claim, "stderr"), "bytes", &bytes) < 0)
         return -1;
     return inode == (int64_t)st.st_ino ? bytes : -1;

@@ -56,6 +56,20 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "$(wc -l <"$PLUME_HOME/runs.jsonl")" = 1 ]
 }
 
+@test "plrun --trial, started by hand, leaves an attempt of another job as it is" {
+    submit --nodes 1 --wait -- sh -c 'echo of-the-job'
+    cp -r "$RUN/trial-0000" before
+    export PLUME_RUN_DIR=$RUN PLUME_TRIAL=0
+    run srun -N1 plrun --trial
+    ((status == 1))
+    [[ $output == *'PLUME_ATTEMPT is not set'* ]]
+    export PLUME_ATTEMPT=0
+    run srun -N1 plrun --trial
+    ((status == 1))
+    [[ $output == *"attempt 0 of trial 0 belongs to job "*": plsubmit --retry $SWEEP/0 starts the trial again"* ]]
+    diff -r before "$RUN/trial-0000"
+}
+
 @test "--extend adds the trials that a sweep does not have, under the next numbers" {
     submit --grid a=1,2 --grid 'b=x y' --wait -- sh -c 'echo {b} {a}'
     first=$SWEEP

@@ -110,6 +110,29 @@ static json_t *attempt_event(struct pl_hub *hub)
     return event;
 }
 
+/* The files of an attempt that another job has claimed are not ours to add to. Without a claim,
+ * which somebody has removed, we go on. */
+static int check_claim(const struct pl_hub *hub, struct pl_error *err)
+{
+    const struct pl_slurm_step *s = hub->step;
+    _cleanup_free_ char *path = pl_run_attempt_path(hub->run, s->trial, s->attempt, "claim");
+    _cleanup_(json_decrefp) json_t *claim = NULL;
+    const char *job;
+
+    if (!path)
+        return pl_error_nomem(err);
+    if (pl_json_load_file(path, PL_RUN_CLAIM_MAX, &claim, NULL) < 0)
+        return 0;
+    job = pl_json_string(claim, "job");
+    if (!job || strcmp(job, s->id.job) == 0)
+        return 0;
+    return pl_error_set(
+        err, -EEXIST,
+        "attempt %u of trial %u belongs to job %s, this is job %s: plsubmit --retry "
+        "%s/%u starts the trial again",
+        s->attempt, s->trial, job, s->id.job, pl_run_sweep(hub->run), s->trial);
+}
+
 int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
 {
     const struct pl_slurm_step *s = hub->step;
@@ -128,8 +151,12 @@ int pl_hub_open_log(struct pl_hub *hub, struct pl_error *err)
         r = make_step_run(hub, &step_dir, err);
     if (r == 0)
         r = pl_run_open_own(s->run_dir ? s->run_dir : step_dir, &hub->run, err);
-    if (r < 0)
+    if (r == 0)
+        r = check_claim(hub, err);
+    if (r < 0) { /* without a run nothing writes a result or a status */
+        pl_run_close(PL_TAKE(hub->run));
         return r;
+    }
     hub->attempt_dir = pl_run_attempt_path(hub->run, s->trial, s->attempt, NULL);
     hub->facts = calloc(PL_MAX(s->ntasks, 1u), sizeof(*hub->facts));
     if (!hub->doc || !hub->attempt_dir || !hub->facts)
