@@ -347,6 +347,23 @@ def test_a_rank_signals_its_group(step):
                   ("failed", "signal", int(number), 128 + number))
 
 
+def test_a_sender_that_is_gone(step):
+    """Nobody can tell whose process it was. Who cancels a step outlives that, so that this was no order."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for sender, state in ((gone.pid, "failed"), (os.getppid(), "cancelled")):
+        with another_step() as own:
+            slurm_says(own, record())
+            d, ranks = running(own, 2)
+            for r in ranks:
+                r.send(type="signalled", signal=15, sender=sender)
+            for r in ranks:
+                r.exited(signal_number=15)
+            for r in ranks:
+                r.expect("verdict")
+            equal((d.wait(), own.result()["state"]), (0, state))
+
+
 def test_nohup(step):
     """SIGHUP stays ignored in plrun and in its program."""
     def ignore():

@@ -93,8 +93,7 @@ struct pl_daemon {
     uv_poll_t control;
     struct pl_buf control_in;
     bool owner_gone;
-    json_t *early;      /* the plugin's messages about ranks that have not said hello yet */
-    uint64_t inside_ns; /* when a process of a rank last signalled a plrun; 0 = never */
+    json_t *early; /* the plugin's messages about ranks that have not said hello yet */
 
     char *socket_path;
     int listen_fd;
@@ -253,8 +252,8 @@ void pl_daemon_sweep(const char *socket_path);
  * process. */
 bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 /* starter_proof.c: true if this process, which has signalled this rank's starter, is one of a rank
- * of this node, or was a rank's first one, or is gone where such a one has just signalled. */
-bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid);
+ * of this node, or was a rank's first one, or is gone. */
+bool pl_rank_may_have_signalled(const struct pl_rank *rank, int64_t pid);
 
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,
  * where no plrun can: under the plugin, and where plrun was killed. The process `spare` is left

@@ -258,7 +258,7 @@ static void on_message(struct pl_rank *rank, const struct pl_msg *m)
     case PL_MSG_RANK_SIGNALLED:
         /* Slurm starts the tasks of a node in one process group: `kill 0` of a rank's script
          * reaches all. Nobody has ordered that. */
-        if (pl_rank_is_inside(rank, m->rank_signalled.sender))
+        if (pl_rank_may_have_signalled(rank, m->rank_signalled.sender))
             break;
         pl_uplink_send(d->uplink, &(struct pl_msg){
                                       .type = PL_MSG_NODE_SIGNALLED,

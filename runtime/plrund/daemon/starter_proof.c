@@ -13,8 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define DEPTH_MAX 64          /* ancestors of a process */
-#define ECHO_NS 1000000000ull /* in which a signal of a rank makes a process of it signal, too */
+#define DEPTH_MAX 64 /* ancestors of a process */
 
 /* 0 if the process is gone, or has no parent that we can see. */
 static pid_t parent_of(pid_t pid)
@@ -55,23 +54,15 @@ static bool is_inside(const struct pl_daemon *d, pid_t pid)
     return is_of_a_rank(d, pid);
 }
 
-bool pl_rank_is_inside(const struct pl_rank *rank, int64_t pid)
+bool pl_rank_may_have_signalled(const struct pl_rank *rank, int64_t pid)
 {
-    struct pl_daemon *d = rank->daemon;
-    uint64_t now = pl_now_ns();
-    bool inside;
-
     if (pid <= 1 || pid > INT32_MAX || pid == getpid()) /* a plrun has started us */
         return false;
     if (rank->starter_pid != rank->guard_pid) /* the number is of another pid namespace */
         return false;
-    /* The signal reaches the rank's other processes, too. A sub-shell then runs the trap of its
-     * script, sends the signal once more, and is gone before we look. */
-    inside = is_inside(d, (pid_t)pid) || (d->inside_ns && now - d->inside_ns < ECHO_NS &&
-                                          kill((pid_t)pid, 0) < 0 && errno == ESRCH);
-    if (inside)
-        d->inside_ns = now;
-    return inside;
+    /* Who cancels a step outlives that: slurmstepd, or the executor of a local run. A sub-shell of
+     * a rank that runs the trap of its script ends by its own signal. */
+    return is_inside(rank->daemon, (pid_t)pid) || (kill((pid_t)pid, 0) < 0 && errno == ESRCH);
 }
 
 /* The pid in this message of slurmstepd if it is about this rank, else 0. */
