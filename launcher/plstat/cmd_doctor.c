@@ -8,6 +8,7 @@
 #include "common/base/parse.h"
 #include "common/base/slow_fs.h"
 #include "common/proto/json.h"
+#include "launcher/plstat/doctor.h"
 #include "launcher/plstat/node_answers.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
@@ -15,7 +16,6 @@
 #include "launcher/slurm/slurm_site.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -23,20 +23,8 @@
 #define WRITE_MS 5000u
 #define NODES_MS 180000u /* the nodes may wait for their resolver */
 #define IMMEDIATE "--immediate=30"
-#define CLOCK_S 2.0 /* a larger difference is wrong: make(1), tokens and logs depend on clocks */
 
-struct doctor {
-    struct pl_plstat *ps;
-    json_t *checks, *nodes;
-    bool plugin_here, munge; /* Slurm's answers depend on munge */
-    char namespace[64];      /* of struct pl_slurm_site */
-    int64_t asked;           /* nodes */
-    int r;                   /* the first failure of ours */
-};
-
-static void add(struct doctor *d, const char *verdict, const char *fmt, ...) PL_PRINTF(3, 4);
-
-static void add(struct doctor *d, const char *verdict, const char *fmt, ...)
+void pl_doctor_add(struct pl_doctor *d, const char *verdict, const char *fmt, ...)
 {
     bool wrong = strcmp(verdict, "wrong") == 0;
     _cleanup_free_ char *clean = NULL;
@@ -56,7 +44,7 @@ static void add(struct doctor *d, const char *verdict, const char *fmt, ...)
 /* ---- Slurm ---- */
 
 /* Reports for each partition what happens to a preempted job. */
-static void look_at_partitions(struct doctor *d, const struct pl_slurm_site *site)
+static void look_at_partitions(struct pl_doctor *d, const struct pl_slurm_site *site)
 {
     static const char *const argv[] = {"scontrol", "-o", "show", "partition", NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -73,16 +61,17 @@ static void look_at_partitions(struct doctor *d, const struct pl_slurm_site *sit
         pl_slurm_site_find(line, name, "PreemptMode", mode, sizeof(mode));
         if (!*mode)
             snprintf(mode, sizeof(mode), "%s", site->preempt_mode);
-        add(d, "ok", "partition %s: %s (PreemptMode=%s)", name,
-            pl_slurm_preempt_requeues(mode) ? "a preempted job starts again, or goes on"
-            : strstr(mode, "CANCEL")        ? "a preempted job is cancelled: --requeue-on preempt "
-                                              "has no effect, --retry has"
-                                            : "no job is preempted",
-            mode);
+        pl_doctor_add(d, "ok", "partition %s: %s (PreemptMode=%s)", name,
+                      pl_slurm_preempt_requeues(mode) ? "a preempted job starts again, or goes on"
+                      : strstr(mode, "CANCEL")
+                          ? "a preempted job is cancelled: --requeue-on preempt "
+                            "has no effect, --retry has"
+                          : "no job is preempted",
+                      mode);
     }
 }
 
-static void look_for_plugin(struct doctor *d)
+static void look_for_plugin(struct pl_doctor *d)
 {
     static const char *const argv[] = {"srun", "--help", NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
@@ -90,27 +79,28 @@ static void look_for_plugin(struct doctor *d)
     if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) < 0)
         return;
     d->plugin_here = strstr(pl_buf_str(&child.out), "--plume") != NULL;
-    add(d, "ok",
-        d->plugin_here ? "the plugin is loaded here: srun --plume"
-                       : "no plugin: plsubmit and srun plrun do not need it");
+    pl_doctor_add(d, "ok",
+                  d->plugin_here ? "the plugin is loaded here: srun --plume"
+                                 : "no plugin: plsubmit and srun plrun do not need it");
 }
 
-static int look_at_slurm(struct doctor *d)
+static int look_at_slurm(struct pl_doctor *d)
 {
     struct pl_slurm_site site = {0};
     struct pl_error err = {0};
 
     if (pl_slurm_site_ask(&site, &err) < 0) {
-        add(d, "wrong", "%s", err.text);
+        pl_doctor_add(d, "wrong", "%s", err.text);
         return -EHOSTUNREACH;
     }
-    add(d, "ok", "Slurm %s answers", site.release);
+    pl_doctor_add(d, "ok", "Slurm %s answers", site.release);
     d->munge = strcmp(site.auth, "auth/munge") == 0;
     memcpy(d->namespace, site.namespace, sizeof(d->namespace));
-    add(d, site.limits.max_array_size ? "ok" : "wrong", "arrays of at most %u tasks (MaxArraySize)",
-        site.limits.max_array_size);
+    pl_doctor_add(d, site.limits.max_array_size ? "ok" : "wrong",
+                  "arrays of at most %u tasks (MaxArraySize)", site.limits.max_array_size);
     if (strcmp(site.job_requeue, "0") == 0)
-        add(d, "ok",
+        pl_doctor_add(
+            d, "ok",
             "a job is requeued only where it asks for that (JobRequeue=0), as with --requeue-on");
     look_at_partitions(d, &site);
     look_for_plugin(d);
@@ -118,12 +108,12 @@ static int look_at_slurm(struct doctor *d)
 }
 
 /* Where it is that of the nodes, too, the plugin's plrund waits for it. */
-static void look_at_home(struct doctor *d)
+static void look_at_home(struct pl_doctor *d)
 {
     _cleanup_free_ char *home = pl_home_dir(NULL);
 
     if (home && pl_slow_fs_try(home, WRITE_MS) < 0)
-        add(d, "wrong", "the file system of '%s' does not answer", home);
+        pl_doctor_add(d, "wrong", "the file system of '%s' does not answer", home);
 }
 
 /* ---- the nodes ---- */
@@ -155,8 +145,9 @@ static int make_token(char **ret_path, char *token, size_t size, struct pl_error
     int r;
 
     folder = cwd ? pl_path_join(cwd, runs ? runs : "runs") : NULL;
-    if (folder && access(folder, W_OK) < 0)
-        folder[runs ? strlen(folder) : strlen(cwd)] = '\0';
+    /* plsubmit makes the folder: until then its parent shows what the nodes see. */
+    while (folder && access(folder, F_OK) < 0 && errno == ENOENT && strrchr(folder, '/') > folder)
+        *strrchr(folder, '/') = '\0';
     if (folder && pl_slow_fs_try(folder, WRITE_MS) < 0)
         return pl_error_set(err, -ETIMEDOUT, "the file system of '%s' does not answer", folder);
     path = folder ? pl_strf("%s/.plume-doctor", folder) : NULL;
@@ -171,7 +162,7 @@ static int make_token(char **ret_path, char *token, size_t size, struct pl_error
 }
 
 static int
-run_on_nodes(struct doctor *d, const char *path, struct pl_child *ret, struct pl_error *err)
+run_on_nodes(struct pl_doctor *d, const char *path, struct pl_child *ret, struct pl_error *err)
 {
     _cleanup_free_ char *folder = pl_program_folder();
     _cleanup_free_ char *plstat = folder ? pl_path_join(folder, "plstat") : NULL;
@@ -203,7 +194,7 @@ run_on_nodes(struct doctor *d, const char *path, struct pl_child *ret, struct pl
 }
 
 /* Adds the document of each node. */
-static int read_nodes(struct doctor *d, const char *text)
+static int read_nodes(struct pl_doctor *d, const char *text)
 {
     _cleanup_(json_decrefp) json_t *answers = json_array();
     json_t *o;
@@ -217,173 +208,26 @@ static int read_nodes(struct doctor *d, const char *text)
     return d->r;
 }
 
-/* ---- what the nodes say ---- */
-
-/* The names of all nodes, as one node resolves them. */
-static void check_names(struct doctor *d, const json_t *node)
-{
-    const json_t *names = json_object_get(node, "names"), *entry;
-    const char *of = pl_json_string(node, "node"), *no_address = NULL, *no_name = NULL;
-    size_t i, n_address = 0, n_name = 0;
-
-    json_array_foreach (names, i, entry) {
-        const char *name = pl_json_string(entry, "name");
-
-        if (!pl_json_string(entry, "address")) {
-            no_address = no_address ? no_address : name;
-            n_address++;
-        } else if (!pl_json_string(entry, "back")) {
-            no_name = no_name ? no_name : name;
-            n_name++;
-        }
-    }
-    if (n_address)
-        add(d, "wrong",
-            "on node %s: %zu of %zu nodes' names have no address, such as %s: Plume uses Slurm's "
-            "addresses, programs that look names up fail",
-            of, n_address, json_array_size(names), no_address);
-    if (n_name)
-        add(d, "wrong",
-            "on node %s: the addresses of %zu of %zu nodes lead to no name, such as that of %s: "
-            "some programs wait for one",
-            of, n_name, json_array_size(names), no_name);
-}
-
-static void
-check_node(struct doctor *d, const json_t *node, const char *token, double before_s, double after_s)
-{
-    const char *name = pl_json_string(node, "node"), *read = pl_json_string(node, "token");
-    const char *version = pl_json_string(node, "version");
-    double time_s = json_number_value(json_object_get(node, "time"));
-    double off_s = fmax(before_s - time_s, time_s - after_s);
-
-    if (token && (!read || strcmp(read, token) != 0))
-        add(d, "wrong", "node %s does not see the folder of runs: choose one that all nodes share",
-            name);
-    if (off_s > CLOCK_S)
-        add(d, "wrong", "the clock of node %s differs by %.0f s from this host's", name, off_s);
-    if (version && strcmp(version, pl_version()) != 0)
-        add(d, "wrong", "node %s has Plume %s, this host %s", name, version, pl_version());
-    if (d->plugin_here && !json_is_true(json_object_get(node, "plugin")))
-        add(d, "wrong", "node %s does not load the plugin: see plugstack.conf there", name);
-    check_names(d, node);
-}
-
-/* Compares a fact of the nodes: a difference is wrong, except that nobody has it. */
-static void compare(struct doctor *d, const char *key, const char *what)
-{
-    const json_t *first = json_array_get(d->nodes, 0), *node;
-    const char *a = pl_json_string(first, key);
-    bool same = true;
-    size_t i;
-
-    json_array_foreach (d->nodes, i, node) {
-        const char *b = pl_json_string(node, key);
-
-        if ((!a) == (!b) && (!a || strcmp(a, b) == 0))
-            continue;
-        same = false;
-        add(d, "wrong", "%s differs: %s on node %s, %s on node %s", what, a ? a : "none",
-            pl_json_string(first, "node"), b ? b : "none", pl_json_string(node, "node"));
-        break;
-    }
-    if (same && a)
-        add(d, "ok", "%s: %s", what, a);
-}
-
-/* Releases before 0.5.18 hand the key to local users (CVE-2026-25506), unless the distribution has
- * mended its package under the old number: a thing to look at, and no proof. */
-static void check_munge(struct doctor *d)
-{
-    const json_t *node;
-    size_t i;
-
-    json_array_foreach (d->nodes, i, node) {
-        const char *text = pl_json_string(node, "munge");
-        unsigned major, minor, patch;
-
-        if (!text || sscanf(text, "munge-%u.%u.%u", &major, &minor, &patch) != 3 || major > 0 ||
-            minor > 5 || (minor == 5 && patch >= 18))
-            continue;
-        add(d, "check",
-            "munge %u.%u.%u on node %s: releases before 0.5.18 give local users the key of all "
-            "credentials (CVE-2026-25506), unless the distribution has mended its package",
-            major, minor, patch, pl_json_string(node, "node"));
-        return; /* the same on the others, or compare() names the difference */
-    }
-}
-
-/* The interface with this name on a node. NULL: none. */
-static const json_t *find_interface(const json_t *node, const char *name)
-{
-    const json_t *entry;
-    size_t i;
-
-    json_array_foreach (json_object_get(node, "interfaces"), i, entry) {
-        const char *of = pl_json_string(entry, "name");
-
-        if (of && strcmp(of, name) == 0)
-            return entry;
-    }
-    return NULL;
-}
-
-/* Proposes the fastest interface that all nodes have. */
-static void propose(struct doctor *d)
-{
-    const json_t *entry, *node;
-    const char *best = NULL;
-    int64_t best_speed = -1;
-    size_t i, k;
-
-    json_array_foreach (json_object_get(json_array_get(d->nodes, 0), "interfaces"), i, entry) {
-        const char *name = pl_json_string(entry, "name");
-        int64_t speed = 0, slowest = INT64_MAX;
-        bool everywhere = name != NULL;
-
-        json_array_foreach (d->nodes, k, node) {
-            const json_t *there = name ? find_interface(node, name) : NULL;
-
-            everywhere &= there != NULL;
-            speed = 0;
-            pl_json_int(there, "speed", &speed);
-            slowest = PL_MIN(slowest, speed);
-        }
-        if (everywhere && slowest > best_speed) {
-            best = name;
-            best_speed = slowest;
-        }
-    }
-    if (best)
-        add(d, "ok", "all nodes have interface %s: NCCL_SOCKET_IFNAME=%s GLOO_SOCKET_IFNAME=%s",
-            best, best, best);
-    else if (json_array_size(d->nodes) > 1)
-        add(d, "wrong",
-            "no network interface has the same name on all nodes: set "
-            "NCCL_SOCKET_IFNAME by prefix, such as NCCL_SOCKET_IFNAME=ib,eth");
-}
-
-static void look_at_nodes(struct doctor *d)
+static void look_at_nodes(struct pl_doctor *d)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_free_ char *path = NULL;
     struct pl_error err = {0};
     double before_s, after_s;
     const char *said;
-    const json_t *node;
     char token[64];
-    size_t i, n;
+    size_t n;
     int len, r;
 
     if (make_token(&path, token, sizeof(token), &err) < 0)
-        add(d, "wrong", "cannot write to the folder of runs: %s", err.text);
+        pl_doctor_add(d, "wrong", "cannot write to the folder of runs: %s", err.text);
     before_s = pl_wall_s();
     r = run_on_nodes(d, path, &child, &err);
     after_s = pl_wall_s();
     if (path)
         unlink(path);
     if (r < 0) {
-        add(d, "wrong", "cannot look at nodes: %s", err.text);
+        pl_doctor_add(d, "wrong", "cannot look at nodes: %s", err.text);
         return;
     }
     if (read_nodes(d, pl_buf_str(&child.out)) < 0)
@@ -392,31 +236,19 @@ static void look_at_nodes(struct doctor *d)
     said = len ? said : "srun failed";
     n = json_array_size(d->nodes);
     if (n == 0 || child.status != 0) {
-        add(d, "wrong", "cannot look at %snodes: %.*s", n ? "all " : "",
-            len ? len : (int)strlen(said), said);
+        pl_doctor_add(d, "wrong", "cannot look at %snodes: %.*s", n ? "all " : "",
+                      len ? len : (int)strlen(said), said);
         if (n == 0)
             return;
     } else if ((int64_t)n < d->asked) {
-        add(d, "wrong", "%zu of %lld nodes gave an answer that can be read", n,
-            (long long)d->asked);
+        pl_doctor_add(d, "wrong", "%zu of %lld nodes gave an answer that can be read", n,
+                      (long long)d->asked);
     }
-    json_array_foreach (d->nodes, i, node)
-        check_node(d, node, path ? token : NULL, before_s, after_s);
-    add(d, "ok", "looked at %zu node%s", n, n == 1 ? "" : "s");
-    compare(d, "slurm", "Slurm on the nodes");
-    compare(d, "driver", "NVIDIA driver");
-    compare(d, "nccl", "NCCL of the system");
-    compare(d, "mpi", "MPI");
-    compare(d, "container", "container run-time");
-    if (d->munge) {
-        compare(d, "munge", "munge");
-        check_munge(d);
-    }
-    propose(d);
+    pl_doctor_look_at_answers(d, path ? token : NULL, before_s, after_s);
 }
 
 /* Programs of 'srun --plume' report by a socket below /tmp, if nothing else is configured. */
-static void check_socket(struct doctor *d)
+static void check_socket(struct pl_doctor *d)
 {
     const char *hidden = NULL;
     const json_t *node;
@@ -432,19 +264,22 @@ static void check_socket(struct doctor *d)
             hidden = pl_json_string(node, "node");
     }
     if (hidden)
-        add(d, "wrong",
+        pl_doctor_add(
+            d, "wrong",
             "on node %s tasks of srun --plume do not see the socket of plrund%s%s%s: set "
             "runtime_dir or mount_namespace, see spank_plume(8); plsubmit and srun plrun work",
             hidden, *d->namespace ? ", as jobs have a /tmp of their own (" : "", d->namespace,
             *d->namespace ? ")" : "");
     else if (*d->namespace && n == 0)
-        add(d, "check",
+        pl_doctor_add(
+            d, "check",
             "jobs have a /tmp of their own (%s): the plugin needs runtime_dir or mount_namespace, "
             "see spank_plume(8)",
             d->namespace);
     else if (*d->namespace)
-        add(d, "ok", "jobs have a /tmp of their own (%s), and tasks see the socket of plrund",
-            d->namespace);
+        pl_doctor_add(d, "ok",
+                      "jobs have a /tmp of their own (%s), and tasks see the socket of plrund",
+                      d->namespace);
 }
 
 /* ---- the report ---- */
@@ -467,7 +302,7 @@ static int print(struct pl_plstat *ps, const json_t *checks)
 
 int pl_cmd_doctor(struct pl_plstat *ps, struct pl_error *err)
 {
-    struct doctor d = {.ps = ps};
+    struct pl_doctor d = {.ps = ps};
     int r;
 
     if (ps->probe) {
@@ -478,17 +313,19 @@ int pl_cmd_doctor(struct pl_plstat *ps, struct pl_error *err)
         return r < 0 ? pl_error_nomem(err) : 0;
     }
     d.checks = json_array();
+    d.of_nodes = json_object();
     d.nodes = json_array();
-    if (d.checks && d.nodes && look_at_slurm(&d) == 0) {
+    if (d.checks && d.nodes && d.of_nodes && look_at_slurm(&d) == 0) {
         look_at_home(&d);
         look_at_nodes(&d);
         check_socket(&d);
     }
-    r = d.checks && d.nodes ? d.r : -ENOMEM;
+    r = d.checks && d.nodes && d.of_nodes ? d.r : -ENOMEM;
     if (r == 0)
         r = ps->json ? pl_plstat_document(ps, pl_plstat_json_doctor(d.checks, d.nodes))
                      : print(ps, d.checks);
     json_decref(d.checks);
+    json_decref(d.of_nodes);
     json_decref(d.nodes);
     return r < 0 ? pl_error_nomem(err) : 0;
 }

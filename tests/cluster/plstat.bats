@@ -348,6 +348,10 @@ says() {
     sed -i 's/0.5.17/0.5.18/' bin/munge
     PATH=$WORK/bin:$PATH run as_user plstat doctor
     [[ $output == *'ok     munge: munge-0.5.18'* && $output != *'check  '* ]]
+    # What all nodes have is one line; plsubmit would make the folder of runs.
+    PLUME_RUNS=$WORK/none/runs run as_user plstat doctor --nodes 3
+    grep -Eq "^wrong  on 3 nodes, such as n[1-4]: 3 of 3 nodes' names have no address" <<<"$output"
+    [[ $output != *'folder of runs'* && ! -e none ]]
     run -0 as_user plstat --json doctor --nodes 3
     [ "$(json '[d["kind"], len(d["nodes"]), len({n["token"] for n in d["nodes"]}), len(d["nodes"][0]["names"])]' <<<"$output")" = \
         "['doctor', 3, 1, 3]" ]
@@ -361,8 +365,8 @@ exec $(command -v srun) "\$@" > >(sed 's/"time":[0-9.]*/"time":1000.5/')
 TXT
     chmod 755 bin/srun
     PATH=$WORK/bin:$PATH run -1 as_user plstat doctor --check --nodes 1
-    grep -Eq '^wrong  node n[1-4] does not see the folder of runs: ' <<<"$output"
-    grep -Eq '^wrong  the clock of node n[1-4] differs by [0-9]+ s from' <<<"$output"
+    grep -Eq '^wrong  on node n[1-4]: the folder of runs is not there: ' <<<"$output"
+    grep -Eq '^wrong  on node n[1-4]: the clock differs by [0-9]+ s from' <<<"$output"
     # Jobs have a /tmp of their own, and the plugin is not told so.
     cat >bin/srun <<TXT
 #!/bin/bash
