@@ -12,9 +12,9 @@
  * a comma-separated list has one entry per GPU, the last for all others); PLUME_EMULATED_GRAPHS,
  * the number of captures that succeed before all others fail (all); PLUME_EMULATED_FAULT, an op and
  * a type ("matmul bf16") whose first result is wrong, or "crash" or "hang" for the first op;
- * PLUME_EMULATED_LIBRARY: products and attention count as the library's, but for the op and type of
- * PLUME_EMULATED_OWN; PLUME_EMULATED_VERSION, a part of what about() tells (1); PLUME_EMULATED_ODD,
- * the name of GPUs 1, 3, and so on. */
+ * PLUME_EMULATED_LIBRARY: products, convolutions and 16-bit attention count as the library's, but
+ * for the op and type of PLUME_EMULATED_OWN; PLUME_EMULATED_VERSION, a part of what about() tells
+ * (1); PLUME_EMULATED_ODD, the name of GPUs 1, 3, and so on. */
 #include "runtime/engine/device/device.h"
 #include "common/base/macros.h"
 #include "kernels/cuda/cuda.h"
@@ -419,12 +419,15 @@ static bool is_named(const char *variable, const char *op, enum pl_real real)
            strcmp(value + len + 1, names[real]) == 0;
 }
 
-static void count_call(const char *op, enum pl_real real)
+static void count_calls(const char *op, enum pl_real real, uint64_t n)
 {
-    if (getenv("PLUME_EMULATED_LIBRARY") && !is_named("PLUME_EMULATED_OWN", op, real))
-        counted.library++;
+    /* cuDNN is asked for attention in 16 bits only. */
+    bool possible = pl_real_size(real) == 2 || strncmp(op, "attention", strlen("attention")) != 0;
+
+    if (possible && getenv("PLUME_EMULATED_LIBRARY") && !is_named("PLUME_EMULATED_OWN", op, real))
+        counted.library += n;
     else
-        counted.own++;
+        counted.own += n;
 }
 
 /* Spoils an element of an op's result, or ends or stops the process in its place. */
@@ -446,24 +449,30 @@ static void fault(const char *op, enum pl_real real, void *result)
     allow(current, PROT_NONE);
 }
 
-#define COUNTED(real, op, args, result)                                                            \
+/* n: how many calls of a library the op is. */
+#define COUNTED(real, op, args, result, n)                                                         \
     static void op##_##real(const struct args *a)                                                  \
     {                                                                                              \
-        count_call(#op, real);                                                                     \
+        count_calls(#op, real, n);                                                                 \
         pl_kernels_cuda(real)->op(a);                                                              \
         fault(#op, real, a->result);                                                               \
     }
+#define GRADIENTS ((uint64_t)(a->dx != NULL) + (a->dw != NULL))
 #define COUNTED_ALL(real)                                                                          \
-    COUNTED(real, matmul, pl_matmul_args, c)                                                       \
-    COUNTED(real, linear_forward, pl_linear_args, y)                                               \
-    COUNTED(real, linear_backward, pl_linear_args, dw)                                             \
-    COUNTED(real, attention_forward, pl_attention_args, y)                                         \
-    COUNTED(real, attention_backward, pl_attention_args, dk)
+    COUNTED(real, matmul, pl_matmul_args, c, 1)                                                    \
+    COUNTED(real, linear_forward, pl_linear_args, y, 1)                                            \
+    COUNTED(real, linear_backward, pl_linear_args, dw, GRADIENTS)                                  \
+    COUNTED(real, conv2d_forward, pl_conv2d_args, y, 1)                                            \
+    COUNTED(real, conv2d_backward, pl_conv2d_args, dw, GRADIENTS)                                  \
+    COUNTED(real, attention_forward, pl_attention_args, y, 1)                                      \
+    COUNTED(real, attention_backward, pl_attention_args, dk, 1)
 #define SET(real, op) tables[real].op = op##_##real;
 #define SET_ALL(real)                                                                              \
     SET(real, matmul)                                                                              \
     SET(real, linear_forward)                                                                      \
     SET(real, linear_backward)                                                                     \
+    SET(real, conv2d_forward)                                                                      \
+    SET(real, conv2d_backward)                                                                     \
     SET(real, attention_forward)                                                                   \
     SET(real, attention_backward)
 COUNTED_ALL(PL_REAL_F32)

@@ -201,7 +201,7 @@ fi
 stage_names=("ops of GPT-2" "GPT-2 beside PyTorch" "rates of kernels" "other ops" "several ranks" "sanitizer" "all else")
 stage_order=(0 1 2 4 5 3 6)
 stage_patterns=(
-    '^gpu-(plugin|attention|linear|matmul|layernorm|cross_entropy|golden)(,|$)'
+    '^gpu-(plugin|libraries|attention|linear|matmul|layernorm|cross_entropy|golden)(,|$)'
     '^gpu-engine$'
     '^gpu-kernels$'
     '^gpu-[a-z0-9_]+(,|$)'

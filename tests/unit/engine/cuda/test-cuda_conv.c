@@ -3,6 +3,7 @@
  * small integers, so that every order of summing gives the same bits. */
 #include "common/base/macros.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
+#include "tests/unit/engine/cuda/conv_cases.h"
 #include "tests/unit/engine/cuda/cudnn_fixture.h"
 #include "tests/unit/engine/cuda/said.h"
 
@@ -122,6 +123,38 @@ static void test_convolutions_are_refs(void **state)
             one(i % 2 ? PL_REAL_F64 : PL_REAL_F32, draw_conv(), draw(3) ? 0 : draw(8));
         assert_in_range(fake_dnn.runs, 500, 900);
         assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
+        end_dnn();
+    }
+}
+
+/* Counts of the library and of own kernels: those that gpu-libraries asserts on a card. */
+static void test_cases_are_counted_as_the_librarys(void **state)
+{
+    for (unsigned i = 0; i < 4 * PL_COUNT(conv_cases); i++) {
+        const struct conv_case *c = &conv_cases[i / 4];
+        enum pl_real real = i % 2 ? PL_REAL_F64 : PL_REAL_F32;
+        struct pl_conv2d_args a = conv_case_args(c);
+        void *of[CONV_ARRAYS];
+
+        start(false);
+        fake_dnn.no_fusion = i / 2 % 2;
+        fill(real);
+        for (int side = 0; side < 2; side++) {
+            const struct pl_kernels *k = side ? &table[real] : pl_kernels_ref(real);
+
+            for (int which = 0; which < CONV_ARRAYS; which++) {
+                assert_in_range(conv_case_count(c, (enum conv_array)which), 1, MOST);
+                of[which] = array(side, which, real, 0);
+            }
+            conv_case_set(&a, c, of);
+            k->conv2d_forward(&a);
+            if (side)
+                assert_int_equal(atomic_load(&calls.library), CONV_FORWARD_CALLS);
+            k->conv2d_backward(&a);
+        }
+        assert_memory_equal(memory[0], memory[1], sizeof(memory[0]));
+        assert_int_equal(atomic_load(&calls.library), CONV_FORWARD_CALLS + CONV_BACKWARD_CALLS);
+        assert_int_equal(atomic_load(&calls.own), 0);
         end_dnn();
     }
 }
@@ -768,6 +801,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions_are_refs),
+        cmocka_unit_test(test_cases_are_counted_as_the_librarys),
         cmocka_unit_test(test_few_channels_are_done_by_squares),
         cmocka_unit_test(test_squares_keep_what_is_not_finite_in_its_windows),
         cmocka_unit_test(test_without_an_engine_it_is_our_own),

@@ -7,6 +7,7 @@
 #include "kernels/cuda/stream.h"
 #include "runtime/engine/cuda/cudnn/cudnn_private.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
+#include "tests/unit/engine/cuda/conv_cases.h"
 
 #include <cudnn.h>
 #include <dlfcn.h>
@@ -276,10 +277,47 @@ static void test_convolutions_have_plans(void **state)
     assert_int_equal(missing, 0);
 }
 
+/* Those of which gpu-libraries says on a card that cuDNN does them, so in each of its types. */
+static void test_cases_have_plans(void **state)
+{
+    static const struct {
+        enum pl_real real;
+        bool tf32;
+    } types[] = {{PL_REAL_F32, false},
+                 {PL_REAL_F32, true},
+                 {PL_REAL_BF16, false},
+                 {PL_REAL_F16, false},
+                 {PL_REAL_F64, false}};
+
+    for (size_t i = 0; i < PL_COUNT(cards) * PL_COUNT(types) * PL_COUNT(conv_cases); i++) {
+        const struct card *card = &cards[i % PL_COUNT(cards)];
+        const struct conv_case *c = &conv_cases[i / PL_COUNT(cards) % PL_COUNT(conv_cases)];
+        size_t type = i / PL_COUNT(cards) / PL_COUNT(conv_cases);
+        struct pl_cudnn *dnn = describe(card);
+        struct pl_conv2d_args a = conv_case_args(c);
+        void *of[CONV_ARRAYS];
+
+        for (size_t k = 0; k < CONV_ARRAYS; k++)
+            of[k] = array;
+        conv_case_set(&a, c, of);
+        a.relu = false; /* a pass of its own does */
+        a.b = NULL;
+        for (enum pl_conv_pass pass = PL_CONV_FORWARD; dnn && pass <= PL_CONV_FILTER; pass++) {
+            struct pl_conv_key key;
+
+            assert_true(pl_conv_key_of(&a, pass, types[type].real, types[type].tf32, array, &key));
+            need(card, &pl_cudnn_recipe_conv, &key,
+                 pl_cudnn_find_plan(dnn, PL_DNN_CONV, &pl_cudnn_recipe_conv, &key, NULL, 0));
+        }
+        pl_cudnn_destroy(dnn);
+    }
+    assert_int_equal(missing, 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convolutions_have_plans),
+        cmocka_unit_test(test_cases_have_plans), cmocka_unit_test(test_convolutions_have_plans),
         cmocka_unit_test(test_attention_has_plans), /* needs the stub of a driver */
     };
     struct pl_error err = {0};
@@ -293,5 +331,5 @@ int main(int argc, char **argv)
     if (driver)
         return cmocka_run_group_tests(tests, NULL, NULL);
     print_message("# attention is not tested: there is no libcuda.so.1, and no stub of CUDA's\n");
-    return _cmocka_run_group_tests("tests", tests, 1, NULL, NULL);
+    return _cmocka_run_group_tests("tests", tests, PL_COUNT(tests) - 1, NULL, NULL);
 }
