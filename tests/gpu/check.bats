@@ -224,6 +224,21 @@ memcheck" ]
     [[ $output != *"stage 2"* ]]
 }
 
+@test "a step of several tests has a result and a log of each" {
+    add gpu-graphs "sh -c 'echo wrong; exit 1'"
+    add gpu-graphs-f16 true
+    add gpu-other true
+    printf '%s\n' 1 2 3 >bundle/built
+    echo ",ahead" >bundle/built.card
+    step graphs 9 - 'gpu-graphs.*' A=1
+    for _ in 1 2 3 4 5; do
+        check 1 --next --again
+        [ "$(cut -f 1,2 bundle/results.tsv | tail -n 2 | tr '\t\n' ' ;')" = \
+            "graphs,gpu-graphs FAILED;graphs,gpu-graphs-f16 ok;" ]
+        [ "$(cat bundle/log/graphs,gpu-graphs)" = wrong ]
+    done
+}
+
 @test "--next builds nothing, and ends when its time is over" {
     add gpu-engine "sh -c 'sleep 20'"
     add gpu-linear true

@@ -139,20 +139,22 @@ sanitized() { # TOOL COMMAND
     echo "$sanitizer --tool $1 --error-exitcode 9 $2"
 }
 
-# Those of --next, in its order: STEP, or STEP,TEST under the sanitizer.
+# Those of --next, in its order: STEP, or STEP,TEST under the sanitizer and where a step has several tests: each
+# has a log and a result of its own.
 steps=() step_limits=()
 add_steps() {
-    local step limit_of tool pattern extra kind name suite env targets command
+    local step limit_of tool pattern extra kind name suite env targets command several
     while IFS=$'\t' read -r step limit_of tool pattern extra; do
         [[ $step && $step != \#* ]] || continue
         wanted "$step" || continue
         steps+=("$step") step_limits+=("$limit_of")
+        several=$(cut -f 2 "$TOP/tests.tsv" | grep -cxE "$pattern" || true)
         while IFS=$'\t' read -r kind name suite _ env targets command; do
             [[ $name =~ ^($pattern)$ ]] || continue
             [[ $cpu == no || $suite != gpu ]] || targets="no NVIDIA GPU was asked for (--cpu)"
             env+=" $extra"
             if [[ $tool == - ]]; then
-                name=$step
+                if ((several > 1)); then name=$step,$name; else name=$step; fi
             else
                 name=$step,$name env+=" CHECK_SANITIZER=$tool" command=$(sanitized "$tool" "$command")
                 [[ -x $sanitizer ]] || targets="no compute-sanitizer in PATH or in '$CUDA/bin'"
