@@ -294,16 +294,17 @@ int pl_run_plan_done(struct pl_run *run, const char *job, struct pl_error *err);
 /* Records jobs that are about to be cancelled, "123_[0,3-8]" each. One writer at a time. */
 int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error *err);
 
-/* Sets, in memory, another value of an option of sbatch. The next call that records something
- * writes it. -ENOMEM. */
+/* Both set, in memory, another value of an option: of sbatch, or of plsubmit. The next call that
+ * records something writes it. -ENOMEM. */
 int pl_run_set_sbatch(struct pl_run *run, const char *option, const char *value);
-
-/* Records another value of an option, for arrays that are submitted later. One writer at a time. */
 int pl_run_set_option(struct pl_run *run,
                       const char *option,
                       const char *value,
-                      const char *origin,
-                      struct pl_error *err);
+                      const char *origin);
+
+/* Records the options, for arrays that are submitted later: all of them or, where it fails, none.
+ * One writer at a time. */
+int pl_run_save_options(struct pl_run *run, struct pl_error *err);
 
 /* Records a submitted array in sweep.json. One writer at a time. */
 int pl_run_add_submission(struct pl_run *run,

@@ -419,16 +419,17 @@ int pl_run_set_sbatch(struct pl_run *run, const char *option, const char *value)
     return 0;
 }
 
-int pl_run_set_option(struct pl_run *run,
-                      const char *option,
-                      const char *value,
-                      const char *origin,
-                      struct pl_error *err)
+int pl_run_set_option(struct pl_run *run, const char *option, const char *value, const char *origin)
 {
     json_t *o = json_pack("{ss ss}", "value", value, "origin", origin);
 
-    if (!o || json_object_set_new(json_object_get(run->sweep, "options"), option, o) < 0)
-        return pl_error_nomem(err);
+    return !o || json_object_set_new(json_object_get(run->sweep, "options"), option, o) < 0
+               ? -ENOMEM
+               : 0;
+}
+
+int pl_run_save_options(struct pl_run *run, struct pl_error *err)
+{
     return save_sweep(run, err);
 }
 

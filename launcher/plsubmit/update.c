@@ -7,9 +7,11 @@
 int pl_update_parallel(struct pl_run *run, const char *k, char ***ret, struct pl_error *err)
 {
     _cleanup_(pl_strv_freep) char **jobs = calloc(1, sizeof(*jobs));
-    int r =
-        jobs ? pl_run_set_option(run, "max-parallel", k, "command line", err) : pl_error_nomem(err);
+    int r;
 
+    if (!jobs || pl_run_set_option(run, "max-parallel", k, "command line") < 0)
+        return pl_error_nomem(err);
+    r = pl_run_save_options(run, err);
     for (size_t i = 0; i < pl_run_n_submissions(run) && r == 0; i++) {
         const char *job = pl_run_submission(run, i).job;
         _cleanup_free_ char *id = pl_strf("JobId=%s", job);
@@ -74,37 +76,70 @@ static int check_memory(const struct pl_run *run, const struct pl_spec *spec, st
     return 0;
 }
 
+/* The values for later arrays, in memory. */
+static int set_limits(struct pl_run *run, const struct pl_spec *spec)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < PL_COUNT(limits) && r == 0; i++) {
+        const char *value = spec->values[limits[i].key].text;
+
+        if (value)
+            r = pl_run_set_sbatch(run, limits[i].option, value);
+        if (value && r == 0)
+            r = pl_run_set_option(run, limits[i].option, value, "command line");
+    }
+    return r;
+}
+
+/* scontrol update JobId=JOB ... */
+static int make_argv(const struct pl_spec *spec, const char *job, char ***ret)
+{
+    _cleanup_(pl_strv_freep) char **argv = NULL;
+    _cleanup_free_ char *id = pl_strf("JobId=%s", job);
+    int r = id ? pl_strv_append(&argv, "scontrol") : -ENOMEM;
+
+    if (r == 0)
+        r = pl_strv_append(&argv, "update");
+    if (r == 0)
+        r = pl_strv_append(&argv, id);
+    for (size_t i = 0; i < PL_COUNT(limits) && r == 0; i++) {
+        const char *value = spec->values[limits[i].key].text;
+        _cleanup_free_ char *word = value ? for_slurm(i, value) : NULL;
+
+        if (value)
+            r = word ? pl_strv_append(&argv, word) : -ENOMEM;
+    }
+    if (r < 0)
+        return r;
+    *ret = PL_TAKE(argv);
+    return 0;
+}
+
 int pl_update_limits(struct pl_run *run,
                      const struct pl_spec *spec,
                      char *const *jobs,
                      struct pl_error *err)
 {
+    char *const *changed = jobs;
     int r = check_memory(run, spec, err);
 
-    for (; r == 0 && *jobs; jobs++) {
+    if (r == 0 && set_limits(run, spec) < 0)
+        r = pl_error_nomem(err);
+    for (; r == 0 && *changed; changed += r == 0) {
         _cleanup_(pl_strv_freep) char **argv = NULL;
-        _cleanup_free_ char *id = pl_strf("JobId=%s", *jobs);
         bool ended;
 
-        if (!id || pl_strv_append(&argv, "scontrol") < 0 || pl_strv_append(&argv, "update") < 0 ||
-            pl_strv_append(&argv, id) < 0)
+        if (make_argv(spec, *changed, &argv) < 0)
             return pl_error_nomem(err);
-        for (size_t i = 0; i < PL_COUNT(limits); i++) {
-            const char *value = spec->values[limits[i].key].text;
-            _cleanup_free_ char *word = value ? for_slurm(i, value) : NULL;
-
-            if (value && (!word || pl_strv_append(&argv, word) < 0))
-                return pl_error_nomem(err);
-        }
         r = pl_change_command((const char *const *)argv, &ended, err);
     }
-    for (size_t i = 0; i < PL_COUNT(limits) && r == 0; i++) {
-        const char *value = spec->values[limits[i].key].text;
-
-        if (value && pl_run_set_sbatch(run, limits[i].option, value) < 0)
-            return pl_error_nomem(err);
-        if (value)
-            r = pl_run_set_option(run, limits[i].option, value, "command line", err);
-    }
+    if (r < 0 && changed > jobs)
+        return pl_error_wrap(err, r, "jobs before %s have the new values, which are not recorded",
+                             *changed);
+    if (r == 0 && (r = pl_run_save_options(run, err)) < 0 && *jobs)
+        pl_error_wrap(err, r,
+                      "the trials that wait have the new values, but a later --retry would not "
+                      "have them: repeat the command");
     return r;
 }

@@ -311,6 +311,25 @@ limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
     plsubmit --cancel "$SWEEP"
 }
 
+@test "--update of what cannot be recorded says that Slurm has it" {
+    submit --sbatch hold -t 1 --grid a=1,2 -- true
+    mkdir fakes
+    # The disk fills while Slurm is asked: nothing replaces a folder.
+    printf '#!/bin/sh\n%s "$@"\nmv "%s" kept && mkdir "%s"\n' \
+        "$(command -v scontrol)" "$RUN/sweep.json" "$RUN/sweep.json" >fakes/scontrol
+    chmod +x fakes/scontrol
+    PATH=$PWD/fakes:$PATH run -1 --separate-stderr plsubmit --update "$SWEEP" -t 30 -p scavenge
+    [ "$stderr" = "plsubmit: the trials that wait have the new values, but a later --retry would not\
+ have them: repeat the command: run folder '$RUN': cannot write 'sweep.json': Is a directory" ]
+    [[ "$(limits_of "$JOBS")" == 'PENDING 30:00 scavenge '* ]]
+    rmdir "$RUN/sweep.json"
+    mv kept "$RUN/sweep.json"
+    run -0 plsubmit --update "$SWEEP" -t 30 -p scavenge
+    [ "$(jq -c '.options | [.time.value, .partition.value]' "$RUN/sweep.json")" = \
+        '["30","scavenge"]' ]
+    plsubmit --cancel "$SWEEP"
+}
+
 @test "--max-fail stops a sweep, and a retry goes on" {
     submit --max-parallel 1 --max-fail 25% --grid a=1,2,3,4,5,6,7 -- sh -c 'test -e good'
     wait_for 60 sweep_is '2 failed 5 cancelled' # one of seven may fail
