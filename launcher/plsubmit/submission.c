@@ -85,7 +85,7 @@ static int wait_for_trials(const struct pl_run *run, const char *bin_dir, bool q
 
     if (pl_wait_show(run, &result, &err) < 0)
         return pl_report_error(&err, PL_EXIT_FAILED);
-    if (result.other && pl_wait_causes(run, bin_dir, &causes, &err) < 0)
+    if (result.other && pl_wait_causes(run, bin_dir, result.other, &causes, &err) < 0)
         pl_report_error(&err, PL_EXIT_FAILED);
     pl_report_messages(&causes);
     if (!quiet)

@@ -91,7 +91,9 @@ static int add_to_group(struct group *groups, const char *text, unsigned trial)
     return -ENOSPC;
 }
 
-static int collect(const json_t *trials, struct group *groups, unsigned *ret_rest)
+/* Counts the trials that are not done, and those of them that no group has. */
+static int
+collect(const json_t *trials, struct group *groups, unsigned *ret_other, unsigned *ret_rest)
 {
     const json_t *o;
     size_t i;
@@ -111,6 +113,7 @@ static int collect(const json_t *trials, struct group *groups, unsigned *ret_res
             r = add_to_group(groups, pl_buf_str(&text), (unsigned)trial);
         if (r < 0 && r != -ENOSPC)
             return r;
+        ++*ret_other;
         *ret_rest += r == -ENOSPC;
     }
     return 0;
@@ -118,17 +121,18 @@ static int collect(const json_t *trials, struct group *groups, unsigned *ret_res
 
 int pl_wait_causes(const struct pl_run *run,
                    const char *bin_dir,
+                   unsigned other,
                    struct pl_buf *out,
                    struct pl_error *err)
 {
     _cleanup_(json_decrefp) json_t *doc = NULL;
     struct group groups[LINES_MAX] = {0};
-    unsigned rest = 0;
+    unsigned rest = 0, known = 0;
     int r = pl_change_ask(bin_dir, pl_run_dir(run), &doc, err);
 
     if (r < 0)
         return r;
-    r = collect(json_object_get(doc, "trials"), groups, &rest);
+    r = collect(json_object_get(doc, "trials"), groups, &known, &rest);
 
     for (size_t i = 0; i < LINES_MAX && groups[i].text && r == 0; i++) {
         const struct group *g = &groups[i];
@@ -141,6 +145,11 @@ int pl_wait_causes(const struct pl_run *run,
     }
     if (r == 0 && rest)
         r = pl_buf_addf(out, "%u more: plstat sweep %s\n", rest, pl_run_sweep(run));
+    if (r == 0 && known < other) /* plstat reads what could not be read here, or came later */
+        r = pl_buf_addf(out,
+                        "plsubmit: %u trial%s left the queue without a result that could be read: "
+                        "plstat sweep %s\n",
+                        other - known, other - known == 1 ? "" : "s", pl_run_sweep(run));
     for (size_t i = 0; i < LINES_MAX; i++)
         free(groups[i].text);
     return r < 0 ? pl_error_nomem(err) : 0;

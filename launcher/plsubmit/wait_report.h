@@ -11,10 +11,12 @@ int pl_wait_show(const struct pl_run *run, struct pl_wait_result *ret, struct pl
 
 /* Appends a line for each of the first trials that are not done, and one that counts the rest:
  * "trial 2 failed, exit code 3, rank 3 on n02: plstat why demo-abc234/2", with the words of plstat
- * in the folder bin_dir, so that both agree. Trials with the same cause are one line. Nothing if
- * all are done. Foreign text is not escaped. Errors of pl_change_ask(). */
+ * in the folder bin_dir, so that both agree. Trials with the same cause are one line. Foreign text
+ * is not escaped. Errors of pl_change_ask(). other  trials that are not done as far as the caller
+ * knows: a line says if plstat knows fewer */
 int pl_wait_causes(const struct pl_run *run,
                    const char *bin_dir,
+                   unsigned other,
                    struct pl_buf *out,
                    struct pl_error *err);
 

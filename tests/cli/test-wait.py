@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ class Terminal:
 
 
 def main():
-    print("1..3")
+    print("1..4")
     with tempfile.TemporaryDirectory(prefix="plume-wait-") as top:
         os.mkdir(f"{top}/fakes")
         os.mkdir(f"{top}/home")
@@ -107,6 +108,7 @@ def main():
                 process.wait()
         print("ok 1 --wait on a terminal")
         test_teardown(top, env)
+        test_late_result(top, env)
         test_network_file_system(top, env)
 
 
@@ -137,11 +139,42 @@ def test_teardown(top, env):
             process.wait()
 
 
+def test_late_result(top, env):
+    """A result that plstat sees, and plsubmit did not: the exit code 1 has a reason."""
+    write(f"{top}/left", "")
+    result(f"{top}/late", 0, "done")
+    os.mkdir(f"{top}/bin")
+    shutil.copy(f"{BUILD}/plsubmit", f"{top}/bin")
+    os.symlink(f"{BUILD}/plrun", f"{top}/bin/plrun")
+    write(f"{top}/bin/plstat", f"""#!/bin/sh
+cp -r {top}/late/trial-0000 "$(cat {top}/run)" && exec {BUILD}/plstat "$@"
+""")
+    os.chmod(f"{top}/home", 0o700)
+    process = subprocess.Popen([f"{top}/bin/plsubmit", "--wait", "--parsable", "true"], cwd=top, env=env,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
+    try:
+        sweep, run = process.stdout.readline().split(";")[:2]
+        write(f"{top}/run", run)
+        err = process.communicate(timeout=LIMIT)[1]
+        want = f"plsubmit: 1 trial left the queue without a result that could be read: plstat sweep {sweep}\n"
+        if process.returncode != 1 or err != want:
+            raise AssertionError(f"{process.returncode}: {err!r}")
+        print("ok 3 --wait for a late result")
+    except AssertionError as e:
+        print(f"# {e}\nnot ok 3 --wait for a late result")
+        sys.exit(1)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 def test_network_file_system(top, env):
     """A client of NFS that has looked for a result in vain does not see it for a minute, unless it asks again."""
     library = os.environ.get("FAKE_NFS_LIB")
     if not library:  # a sanitizer's runtime must be loaded first
-        print("ok 3 --wait on a network file system # skip nothing can be preloaded")
+        print("ok 4 --wait on a network file system # skip nothing can be preloaded")
         return
     os.unlink(f"{top}/left")
     os.unlink(f"{top}/asked")
@@ -161,9 +194,9 @@ def test_network_file_system(top, env):
         write(f"{top}/left", "")
         if process.wait(LIMIT) != 0:
             raise AssertionError(f"{process.returncode}: {process.stdout.read()}")
-        print("ok 3 --wait on a network file system")
+        print("ok 4 --wait on a network file system")
     except AssertionError as e:
-        print(f"# {e}\nnot ok 3 --wait on a network file system")
+        print(f"# {e}\nnot ok 4 --wait on a network file system")
         sys.exit(1)
     finally:
         if process.poll() is None:
