@@ -82,15 +82,13 @@ int pl_run_stopped_at(const struct pl_run *run, const json_t *result, enum pl_tr
     return 0;
 }
 
-bool pl_run_stopped_at_term(const struct pl_run *run,
-                            const json_t *result,
-                            enum pl_trial_state state)
+bool pl_run_stopped_at_term(const struct pl_run *run, const json_t *result)
 {
     const json_t *cause = json_object_get(result, "cause");
     const char *confidence = pl_json_string(cause, "confidence");
     int64_t code;
 
-    return said(run, result) == SIGTERM && state == PL_TRIAL_CANCELLED &&
+    return said(run, result) == SIGTERM &&
            pl_cause_parse(pl_json_string(cause, "kind")) == PL_CAUSE_CANCELLED && confidence &&
            strcmp(confidence, pl_confidence_name(PL_CONFIDENCE_ASKED)) != 0 &&
            pl_json_int(result, "exit_code", &code) == 0 &&

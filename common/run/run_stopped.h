@@ -21,9 +21,7 @@ int pl_run_stopped_at(const struct pl_run *run, const json_t *result, enum pl_tr
 /* The same of a program that exits with 130 or 143, as one ended by a signal does, after a SIGTERM
  * that the step got from outside. The hub has called this cancelled, and Slurm has not said why it
  * came: `--signal TERM@S` may have sent it. */
-bool pl_run_stopped_at_term(const struct pl_run *run,
-                            const json_t *result,
-                            enum pl_trial_state state);
+bool pl_run_stopped_at_term(const struct pl_run *run, const json_t *result);
 
 /* Gives the result of such a program its cause, and its exit code if that is 0. Returns 0, or
  * -ENOMEM: nothing has changed. */

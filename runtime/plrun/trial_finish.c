@@ -338,7 +338,7 @@ why_signalled(const struct pl_run *run, int number, enum pl_confidence *ret)
 static void settle_stopped(
     const struct pl_run *run, unsigned trial, json_t *result, enum pl_trial_state *state, int *code)
 {
-    bool ended = pl_run_stopped_at_term(run, result, *state); /* what the hub says may hold */
+    bool ended = pl_run_stopped_at_term(run, result); /* what the hub says may hold */
     int number = ended ? SIGTERM : pl_run_stopped_at(run, result, *state);
     enum pl_confidence confidence;
     enum pl_cause_kind kind;

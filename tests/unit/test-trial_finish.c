@@ -341,6 +341,14 @@ static void test_finish_result_there(void **state)
     json_decref(o);
 }
 
+static void check_confidence(const char *want)
+{
+    json_t *o = result();
+
+    assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), want);
+    json_decref(o);
+}
+
 /* The end of a program that has left at a signal, where Slurm has this record of the job. */
 static void
 stopped_with(const char *keys, const char *record, int code, const char *state, const char *kind)
@@ -394,8 +402,11 @@ static void test_finish_stopped(void **state)
                  "echo JobState=RUNNING PreemptTime=2026-11-26T09:00:00 RunTime=00:00:05 "
                  "TimeLimit=02:00:00",
                  138, "preempted", "preempted");
+    check_confidence("asked");
     stopped_with(good, "exit 1", 138, "timed-out", "timeout"); /* Slurm does not answer */
-    signal_option = "R:USR1";                                  /* 60 s */
+    signal_option = "1@60";                                    /* SIGHUP */
+    stopped_with(good, near, 138, "cancelled", "cancelled");
+    signal_option = "R:USR1"; /* 60 s */
     stopped_with(good, near, 138, "timed-out", "timeout");
     stopped_with(first, near, 138, "timed-out", "timeout");
     stopped_with(first, "exit 1", 138, "timed-out", "timeout");
@@ -415,6 +426,7 @@ static void test_finish_stopped(void **state)
     stopped_with(good, near, 138, "cancelled", "cancelled");
     /* Slurm ends the job, as after scancel, which sends SIGTERM as well. */
     stopped_with(term, completing, 143, "cancelled", "cancelled");
+    check_confidence("inferred");
     stopped_with(term, "exit 1", 143, "cancelled", "cancelled");
     signal_option = "USR1@60";
     stopped_with(good, completing, 138, "cancelled", "cancelled");
@@ -436,6 +448,9 @@ static void test_finish_stopped(void **state)
                  "\"cause\":{\"kind\":\"preempted\"}",
                  near, 143, "preempted", "preempted");
     stopped_with("\"state\":\"done\",\"exit_code\":0", near, 0, "done", NULL);
+    is_local = true; /* no Slurm sends it */
+    stopped_with(good, near, 0, "done", NULL);
+    is_local = false;
     signal_option = NULL;
 }
 
@@ -475,6 +490,8 @@ static void test_finish_stopped_at_term(void **state)
     for (size_t i = 0; i < PL_COUNT(cases); i++) {
         signal_option = cases[i].option;
         stopped_with(cases[i].keys, cases[i].record, cases[i].code, cases[i].state, cases[i].kind);
+        if (strstr(cases[i].keys, "seen") && strcmp(cases[i].kind, "cancelled") == 0)
+            check_confidence("seen"); /* the hub's cause stays */
     }
     signal_option = NULL;
 }
@@ -579,6 +596,33 @@ static void test_finish_requeue_refused(void **state)
     assert_ptr_equal(action.sa_handler, SIG_IGN);
 }
 
+/* Slurm ends the job as it takes the request, and with it this process and scontrol. */
+static void test_finish_requeue_ends_the_job(void **state)
+{
+    pid_t pid;
+    int status;
+    json_t *o;
+
+    remove_run(NULL);
+    requeue_option = "error";
+    make_run(NULL);
+    requeue_option = NULL;
+    fake("scontrol", "#!/bin/sh\n[ $1 != requeue ] || kill -TERM $PPID $$\n");
+    claim();
+    pid = fork();
+    if (pid == 0) {
+        setenv("PLUME_ATTEMPT", "0", 1);
+        signal(SIGTERM, SIG_IGN); /* as plrun --finish does */
+        _exit(pl_trial_finish(3, &status, NULL) < 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    o = result();
+    assert_true(json_is_true(json_object_get(o, "requeued")));
+    assert_null(json_object_get(o, "not_requeued"));
+    json_decref(o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -609,6 +653,7 @@ int main(void)
         IN_RUN(test_finish_said_against_the_code),
         IN_RUN(test_finish_cancels_no_retry),
         IN_RUN(test_finish_requeue_refused),
+        IN_RUN(test_finish_requeue_ends_the_job),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

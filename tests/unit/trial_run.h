@@ -20,6 +20,7 @@
 static char top[64], dir[80];
 /* Of the next run: --signal, --max-fail and --requeue-on. */
 static const char *signal_option, *max_fail_option, *requeue_option;
+static bool is_local; /* --local */
 
 static inline int one_value(void *ctx, unsigned trial, const char **values)
 {
@@ -45,9 +46,9 @@ static inline void clear_env(void)
 static inline int make_run(void **state)
 {
     static const char *const argv[] = {"prog", "--x={lr}", NULL}, *const axes[] = {"lr", NULL};
-    json_t *options =
-        json_pack("{s:{s:s*}, s:{s:s*}, s:{s:s*}}", "signal", "value", signal_option, "max-fail",
-                  "value", max_fail_option, "requeue-on", "value", requeue_option);
+    json_t *options = json_pack("{s:{s:s*}, s:{s:s*}, s:{s:s*}, s:o*}", "signal", "value",
+                                signal_option, "max-fail", "value", max_fail_option, "requeue-on",
+                                "value", requeue_option, "local", is_local ? json_object() : NULL);
     struct pl_run_desc desc = {.sweep = "s-1",
                                .name = "s",
                                .n_trials = 2,
