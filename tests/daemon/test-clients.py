@@ -4,6 +4,7 @@
 import json
 import os
 import socket
+import struct
 import time
 
 import harness
@@ -441,6 +442,32 @@ def test_clock_of_the_hub(step):
     equal(r.expect("verdict")["code"], 7)
     equal(d.wait(), 0)
     equal(step.result()["cause"]["rank"], 0)
+
+
+def test_wall_clock_is_set(step):
+    """An hour ahead, while a rank runs: the attempt's times go on from its start. One of status.json is as it is set."""
+    library = os.environ.get("FAKE_CLOCK")
+    if not library:  # a sanitizer's runtime must be loaded first
+        print("# skipped: nothing can be preloaded")
+        return
+    clock = step.path("clock")
+    with open(clock, "wb") as f:
+        f.write(struct.pack("q", 0))
+    began = time.monotonic()
+    d, (r,) = harness.running(step, 1, LD_PRELOAD=library, FAKE_CLOCK=clock)
+    with open(clock, "r+b") as f:
+        f.write(struct.pack("q", 3600 * 10**9))
+    r.exited(0)
+    equal(r.expect("verdict")["code"], 0)
+    r.out.read_all(), r.err.read_all()
+    equal(d.wait(), 0)
+    took = time.monotonic() - began
+    result, status, events = step.result(), step.load("status.json"), step.lines("events.jsonl")
+    times = [e["t"] for e in events] + [e["ended"] for e in events if "ended" in e] + [result["time"], status["time"]]
+    if not all(0 <= t - result["started"] <= took for t in times) or "ended" not in status["state"]:
+        raise AssertionError(f"{took} s after {result['started']}: {times}, {status}")
+    if not 3599 < status["written"] - status["time"] < 3601:
+        raise AssertionError(f"{status}")
 
 
 def test_descriptors_run_out(step):

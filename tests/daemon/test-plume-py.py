@@ -206,13 +206,13 @@ def test_params(step):
             raise AssertionError(p)
 
 
-def stop_at(step, d, name, outside=True):
-    """A program that stops at a signal, which its plrun gets, too, if it comes from outside; its rank ends with 0."""
+def stop_at(step, d, name, outside):
+    """A program that stops at a signal; its plrun gets this one from outside, or none; its rank ends with 0."""
     r = step.keep(d.rank("starter", 0))
     r.expect("world")
     r.send(type="spawned", pid=os.getpid())
     if outside:
-        r.send(type="signalled", signal=int(getattr(signal, f"SIG{name}")))
+        r.send(type="signalled", signal=int(getattr(signal, f"SIG{outside}")))
     equal(program("""
 import os, signal
 plume.should_stop()
@@ -226,7 +226,7 @@ print(plume.should_stop(), plume._told, plume.should_stop())
 
 def test_who_stops_says_so(step):
     """Once, when should_stop() has said so. Of a step outside any sweep Slurm has the exit code."""
-    stop_at(step, step.start(), "USR2")
+    stop_at(step, step.start(), "USR2", "USR2")
     result = step.result()
     equal((result["state"], result["stopped"], "finished" in result), ("done", "USR2", False))
 
@@ -240,7 +240,7 @@ def new_trial(step):
     return os.path.join(made.stdout.split(";")[1].strip(), "trial-0000")
 
 
-def stopped(step, trial, name, outside=True):
+def stopped(step, trial, name, outside):
     """The trial's result."""
     os.makedirs(os.path.join(trial, "attempt-0"))
     step.scontrol(harness.record())
@@ -257,16 +257,20 @@ def test_a_trial_that_stops_is_not_done(step):
     trial = new_trial(step)
     for name, code in (("USR2", 140), ("TERM", 143)):
         with another_step() as own:
-            result = stopped(own, trial, name)
+            result = stopped(own, trial, name, name)
         equal((result["state"], result["stopped"], result["exit_code"]), ("cancelled", name, code))
         equal(result["cause"], {"kind": "cancelled", "text": f"the program stopped at SIG{name}", "confidence": "inferred",
                                 "inferred": True})
 
 
 def test_a_sigterm_from_inside_stops_no_trial(step):
-    """torchrun sends it to the workers that are left, before it starts all of them again; a program to its helper."""
-    result = stopped(step, new_trial(step), "TERM", outside=False)
-    equal((result["state"], result["exit_code"], "stopped" in result, "cause" in result), ("done", 0, False, False))
+    """torchrun sends it to the workers that are left, before it starts all of them again; a program to its helper.
+    Nor where the step has got another signal."""
+    trial = new_trial(step)
+    for outside in (None, "INT"):
+        with another_step() as own:
+            result = stopped(own, trial, "TERM", outside)
+        equal((result["state"], result["exit_code"], "stopped" in result, "cause" in result), ("done", 0, False, False))
 
 
 def test_should_stop(step):
