@@ -390,10 +390,31 @@ is_finishing() {
     run -0 --separate-stderr plsubmit --no-submit --parsable true
     IFS=';' read -r SWEEP RUN _ <<<"$output"
     mkdir bin
-    printf '%s\n' '#!/bin/bash' 'kill -TERM "$PPID"' 'echo JobState=CANCELLED' >bin/scontrol
+    local ignored=(TERM INT QUIT HUP USR1 USR2 ALRM ABRT XCPU XFSZ VTALRM PROF IO PWR)
+    printf '%s\n' '#!/bin/bash' "for n in ${ignored[*]}; do kill -\$n \$PPID; done" 'echo JobState=CANCELLED' >bin/scontrol
     chmod +x bin/scontrol
     export PLUME_RUN_DIR=$RUN PLUME_TRIAL=0 SLURM_JOB_ID=7
-    PLUME_ATTEMPT=$(plrun --claim)
+    # Its claim, which waits until somebody reads its number.
+    run -0 python3 -c '
+import os, signal, subprocess, sys, time
+r, w = os.pipe()
+os.set_blocking(w, False)
+try:
+    while True:
+        os.write(w, b"." * 65536)
+except BlockingIOError:
+    os.set_blocking(w, True)
+p = subprocess.Popen(["plrun", "--claim"], stdout=w)
+os.close(w)
+while not os.path.exists(sys.argv[1]) and p.poll() is None:
+    time.sleep(0.01)
+for name in sys.argv[2:]:
+    p.send_signal(getattr(signal, "SIG" + name))
+with os.fdopen(r, "rb") as f:
+    number = f.read().strip(b".")
+print(p.wait(), number)' "$RUN/trial-0000/attempt-0/claim" "${ignored[@]}"
+    [ "$output" = "0 b'0\\n'" ]
+    PLUME_ATTEMPT=0
     PATH=$PWD/bin:$PATH PLUME_ATTEMPT=$PLUME_ATTEMPT run plrun --finish 143
     has_state 0 cancelled
 }

@@ -403,6 +403,17 @@ def test_rare_signals_reach_the_rank(step):
         equal((code, own.result()["cause"]["signal_name"]), (128 + signal.SIGABRT, "SIGABRT"))
 
 
+def test_plrun_outlives_that_its_output_is_full(step):
+    """It warns of a variable, and the job's output is as large as a file may be."""
+    limit = 1 << 20
+    with open(step.path("output"), "ab") as f:
+        f.truncate(limit)
+        got = subprocess.run([PLRUN, "--", "true"], stdin=subprocess.DEVNULL, stdout=f, stderr=f, timeout=harness.LIMIT,
+                             env=step.environment(0, SLURM_PROCID="0", SLURM_LOCALID="0", PLUME_TYPO="1"), check=False,
+                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)))
+    equal((got.returncode, step.result()["state"]), (0, "done"))
+
+
 def no_core():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
