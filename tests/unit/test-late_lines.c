@@ -2,7 +2,8 @@
 /* Lines of a run that goes on, on NFS. The calls below stand in for libc's, in this program: other
  * hosts see what sync_file_range() has sent. */
 #include "common/base/fs.h"
-#include "runtime/plrund/daemon/capture.h"
+#include "runtime/node/thread.h"
+#include "runtime/plrund/daemon/daemon.h"
 #include "runtime/plrund/hub/log_queue.h"
 #include "tests/lib/tmpdir.h"
 
@@ -29,7 +30,8 @@ static off_t seen;           /* bytes of the file that other hosts see */
 static unsigned n_sends, n_waits;
 static bool no_statx, no_links; /* statx(2) is forbidden; it leaves the number of links out */
 static sem_t gate;              /* with gated: the disk's thread waits here before it writes */
-static atomic_bool gated;
+static atomic_bool gated, full; /* full: the file system has no room */
+static bool no_thread, is_slow; /* of a new disk; it has not answered for a minute */
 static pthread_t loops_thread;
 static uv_loop_t loop;
 static struct pl_disk *disk;
@@ -83,7 +85,26 @@ ssize_t write(int fd, const void *data, size_t len)
 {
     if (gated && !pthread_equal(pthread_self(), loops_thread))
         sem_wait(&gate);
+    if (full) {
+        errno = ENOSPC;
+        return -1;
+    }
     return syscall(SYS_write, fd, data, len);
+}
+
+int __real_pl_thread_start(pthread_t *ret, void *(*work)(void *ctx), void *ctx);
+int __wrap_pl_thread_start(pthread_t *ret, void *(*work)(void *ctx), void *ctx);
+uint64_t __real_pl_disk_busy_ms(struct pl_disk *d);
+uint64_t __wrap_pl_disk_busy_ms(struct pl_disk *d);
+
+int __wrap_pl_thread_start(pthread_t *ret, void *(*work)(void *ctx), void *ctx)
+{
+    return no_thread ? -EAGAIN : __real_pl_thread_start(ret, work, ctx);
+}
+
+uint64_t __wrap_pl_disk_busy_ms(struct pl_disk *d)
+{
+    return is_slow ? 60000 : __real_pl_disk_busy_ms(d);
 }
 
 /* ---- a rank's file ---- */
@@ -111,7 +132,7 @@ static void close_capture(void)
 static int set_up(void **state)
 {
     on_nfs = true;
-    in_loop = no_statx = no_links = gated = false;
+    in_loop = no_statx = no_links = gated = full = no_thread = is_slow = false;
     seen = 0;
     n_sends = n_waits = 0;
     loops_thread = pthread_self();
@@ -170,6 +191,7 @@ static void tick(bool send)
 static void test_rank_file_is_seen_after_a_tick(void **state)
 {
     open_capture(disk);
+    settle();
     tick(true);
     assert_int_equal(n_sends, 0); /* nothing was written */
     put("one\n");
@@ -198,12 +220,15 @@ static void test_rank_file_is_seen_when_it_is_busy(void **state)
     assert_int_equal(pl_write_all(in, "two\n", 4), 0);
     pl_capture_drain(capture);
     pl_capture_tick(capture, true);
+    assert_int_equal(pl_write_all(in, "three\n", 6), 0);
+    pl_capture_drain(capture);
     assert_int_equal(n_sends, 0);
     gated = false;
     sem_post(&gate);
     settle();
     tick(true);
-    assert_int_equal(seen, 8);
+    assert_int_equal(seen, 14);
+    assert_int_equal(n_sends, 1);
     close_capture();
 }
 
@@ -261,6 +286,72 @@ static void test_rank_file_without_a_thread_is_let_be(void **state)
     close_capture();
 }
 
+/* As where the user may have no more threads. */
+static void test_rank_file_of_a_disk_without_a_thread(void **state)
+{
+    struct pl_disk *lame;
+
+    no_thread = true;
+    assert_int_equal(pl_disk_create(&loop, &lame), 0);
+    open_capture(lame);
+    put("one\n");
+    tick(true);
+    assert_int_equal(n_sends, 0);
+    close_capture();
+    pl_disk_close(lame);
+}
+
+/* After a time without an answer it has a note in place of some lines. */
+static void test_rank_file_that_lacks_lines(void **state)
+{
+    static char lines[65536];
+
+    memset(lines, '\n', sizeof(lines));
+    open_capture(disk);
+    settle();
+    pl_capture_mute(capture);
+    gated = is_slow = true;
+    for (int i = 0; pl_capture_unwritten(capture) < 8 * sizeof(lines); i++) {
+        assert_true(i < 100);
+        assert_int_equal(pl_write_all(in, lines, sizeof(lines)), 0);
+        for (int k = 0; k < 2; k++)
+            pl_capture_drain(capture);
+    }
+    gated = false;
+    sem_post(&gate);
+    settle();
+    assert_int_equal(n_sends, 0);
+    tick(true);
+    assert_int_equal(n_sends, 1);
+    close_capture();
+}
+
+/* The files of 1,000 ranks in a second: those of a larger job take turns. */
+static void test_rank_files_of_many_ranks(void **state)
+{
+    struct pl_rank rank = {0};
+    struct pl_daemon d = {.ranks = &rank, .n_present = 1};
+
+    open_capture(disk);
+    rank.out = rank.err = capture;
+    for (unsigned many = 0; many < 2; many++) {
+        d.step.ntasks = many ? 1000 : 999;
+        d.n_ticks = 0;
+        for (unsigned i = 0; i < 4; i++) {
+            put("one\n");
+            if (i % 2)
+                rank.out = NULL;
+            else
+                rank.err = NULL;
+            pl_daemon_tick_output(&d);
+            settle();
+            rank.out = rank.err = capture;
+            assert_int_equal(n_sends, 1 + (many ? 4 + i / 2 : i));
+        }
+    }
+    close_capture();
+}
+
 static void test_rank_file_that_is_closed(void **state)
 {
     open_capture(disk);
@@ -268,13 +359,20 @@ static void test_rank_file_that_is_closed(void **state)
     close(in);
     in = dup(out);
     pl_capture_drain(capture);
-    settle();
     tick(true);
     assert_int_equal(n_sends, 0); /* to close it has sent it */
     close_capture();
 }
 
 /* ---- the hub's logs ---- */
+
+static void put_line(void)
+{
+    pl_log_queue_put(&queue, "{}\n", 3);
+    pl_log_queue_send(&queue);
+    assert_true(pl_disk_wait(disk, LIMIT_MS));
+    pl_disk_tell(disk);
+}
 
 static void log_of(struct pl_disk *its_disk, off_t want)
 {
@@ -283,12 +381,8 @@ static void log_of(struct pl_disk *its_disk, off_t want)
     queue = (struct pl_log_queue)PL_LOG_QUEUE_INIT;
     assert_int_equal(pl_log_queue_open(&queue, its_disk, 1000, folder, "events.jsonl", NULL), 0);
     close(folder);
-    for (int i = 0; i < 3; i++) {
-        pl_log_queue_put(&queue, "{}\n", 3);
-        pl_log_queue_send(&queue);
-        assert_true(pl_disk_wait(disk, LIMIT_MS));
-        pl_disk_tell(disk);
-    }
+    for (int i = 0; i < 3; i++)
+        put_line();
     assert_int_equal(queue.file.size, 9);
     assert_int_equal(n_sends, 0);
     for (int i = 0; i < 2; i++) {
@@ -299,6 +393,16 @@ static void log_of(struct pl_disk *its_disk, off_t want)
     }
     assert_int_equal(seen, want);
     assert_false(in_loop);
+    put_line(); /* no flush: another host sees it later */
+    assert_int_equal(n_sends, want ? 1 : 0);
+    full = true; /* what came before is sent */
+    put_line();
+    for (int i = 0; i < 2; i++) {
+        pl_log_queue_flush(&queue);
+        assert_true(pl_disk_wait(disk, LIMIT_MS));
+        pl_disk_tell(disk);
+        assert_int_equal(n_sends, want ? 2 : 0);
+    }
     close_disk();
     pl_log_queue_finish(&queue);
 }
@@ -327,6 +431,9 @@ int main(void)
         TEST(test_rank_file_is_seen_when_it_is_busy),
         TEST(test_rank_file_elsewhere_is_let_be),
         TEST(test_rank_file_without_a_thread_is_let_be),
+        TEST(test_rank_file_of_a_disk_without_a_thread),
+        TEST(test_rank_file_that_lacks_lines),
+        TEST(test_rank_files_of_many_ranks),
         TEST(test_rank_file_that_is_closed),
         TEST(test_rank_file_is_removed),
         TEST(test_rank_file_is_removed_without_statx),

@@ -221,7 +221,7 @@ static void file_work(struct pl_disk_job *job)
         f->work.lost = write_file(f);
         f->work.removed = is_removed(f->work.fd);
     }
-    if (f->work.send && f->work.fd >= 0)
+    if (f->work.send)
         pl_file_send(f->work.fd);
     /* a network file system writes it now */
     if (f->work.close && f->work.fd >= 0 && close(PL_TAKE_FD(f->work.fd)) < 0 && !f->work.warned)
@@ -299,7 +299,7 @@ static void file_done(struct pl_disk_job *job)
 
     f->under_way = false;
     c->removed = f->work.removed;
-    f->unsent = f->work.nfs && !f->work.send && (f->unsent || data->len);
+    f->unsent = f->work.nfs && !f->work.send && (data->len || f->work.skipped);
     if (c->muted && lost) {
         pl_buf_add(&c->pending, data->data + data->len - lost, lost);
         write_real(c);
