@@ -22,6 +22,7 @@ struct fit_run {
     bool drop;   /* the loss depends on dropout alone */
     struct plume_module module;
     char error[256];
+    char stopped[8]; /* the signal at which it reports that it has stopped; a test writes this */
     char hash[17];
     char events[4096];
     float params[FIT_COUNT];

@@ -208,6 +208,8 @@ PY
     local net=(resnet --width 4 --size 8 --batch_size) weights=(--weights d/last.ckpt)
     pltrain --max-steps 1 --checkpoint-dir d --save-last "${net[@]}" 6
     says 1 "a channel needs more than one value" --max-steps 1 "${net[@]}" 1
+    says 1 "a channel needs more than one value" --max-steps 1 --sync-batchnorm "${net[@]}" 1 # of one rank
+    pltrain --max-steps 1 --sync-batchnorm --processes 2 "${net[@]}" 1
     pltrain --test --json "${weights[@]}" "${net[@]}" 5 >expected
     for how in "" "--processes 2" "--strategy sharded --processes 2" "--strategy pipeline --processes 2"; do
         # shellcheck disable=SC2086 # words

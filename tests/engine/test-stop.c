@@ -103,13 +103,47 @@ static void test_a_cut_changes_no_early_stop(void **state)
 }
 
 static volatile sig_atomic_t heard; /* a signal */
+static int number = SIGTERM;        /* that comes */
 static uint64_t cut;                /* step in which it comes; UINT64_MAX: it does not */
 
 static int hear_a_signal(struct plume_context *pl, const struct plume_batch *batch)
 {
     if (pl->step + 1 == cut)
-        heard = SIGTERM;
+        heard = number;
     return 0;
+}
+
+void __wrap_pl_rank_report_fact(struct pl_rank_report *r, const char *key, const char *value);
+
+void __wrap_pl_rank_report_fact(struct pl_rank_report *r, const char *key, const char *value)
+{
+    if (strcmp(key, "stopped") == 0)
+        snprintf(fit_current->stopped, sizeof(fit_current->stopped), "%s", value);
+}
+
+/* Slurm may send SIGTERM and SIGUSR1 to stop a trial: the program names them. Ctrl-C is nobody's
+ * order to go on later. */
+static void test_who_stops_says_so(void **state)
+{
+    static const struct {
+        int number;
+        const char *stopped;
+    } cases[] = {{SIGTERM, "TERM"}, {SIGUSR1, "USR1"}, {SIGINT, ""}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct fit_run *run = fit_new_run();
+
+        run->options.limit[PLUME_TRAIN] = fit_batches(4);
+        run->options.limit[PLUME_VALIDATE] = fit_batches(0);
+        run->options.interrupt = &heard;
+        run->module.on_train_batch_start = hear_a_signal;
+        number = cases[i].number;
+        cut = 2;
+        fit_go(run, 1, 0);
+        assert_non_null(strstr(run->error, "interrupted at step "));
+        assert_string_equal(run->stopped, cases[i].stopped);
+    }
+    number = SIGTERM;
 }
 
 /* A signal that comes in the step after which a validation inside the epoch is due. The run that
@@ -219,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_early_stopping),
         cmocka_unit_test(test_a_validation_that_stops_is_the_last),
         cmocka_unit_test(test_a_cut_changes_no_early_stop),
+        cmocka_unit_test(test_who_stops_says_so),
         cmocka_unit_test(test_a_signal_takes_no_validation),
         cmocka_unit_test(test_data_below_a_batch_is_refused),
     };

@@ -281,6 +281,57 @@ static void test_batchnorm_far_from_zero(void **state)
     same("the running variance", &var[1], &var[0], 1);
 }
 
+static int of_one_rank(void *ctx, double *sums, size_t n)
+{
+    return 0;
+}
+
+/* Sums of the second channel's squares have lost 7 digits of its variance, and f64 has 16. An
+ * infinite value of a channel makes its mean infinite, as in PyTorch, and not NaN. */
+static void test_batchnorm_over_ranks_in_f64(void **state)
+{
+    double got[2][36]; /* y, the gradient of x, the running averages */
+
+    (void)state;
+    for (int far = 0; far < 3; far++) {
+        plume_tensor *x, *w, *b, *mean, *of_var, *out;
+        struct step step;
+
+        begin(&step);
+        step.tape.allreduce = of_one_rank;
+        x = REAL(8, 2);
+        w = REAL(2);
+        b = REAL(2);
+        mean = REAL(2);
+        of_var = REAL(2);
+        mean->wants_grad = of_var->wants_grad = mean->is_param = of_var->is_param = false;
+        for (size_t i = 0; i < 16; i++)
+            step.data[0][i] = 0.7 * (double)(i * i) + 0x1p17 - (far == 1 && i % 2 ? 0 : 0x1p17);
+        if (far == 2)
+            step.data[0][6] = INFINITY;
+        for (size_t k = 0; k < 2; k++) {
+            step.data[3][k] = 0;
+            step.data[4][k] = 1;
+        }
+        out = plume_batchnorm(&step.pl, x, w, b, mean, of_var, 0, 0, PLUME_IDENTITY);
+        run(&step, out);
+        if (far == 2) {
+            assert_true(isnan(((double *)pl_tensor_data(out))[0]));
+            assert_true(step.data[3][0] == INFINITY);
+        } else {
+            memcpy(got[far], pl_tensor_data(out), 16 * sizeof(double));
+            memcpy(got[far] + 16, step.grad[0], 16 * sizeof(double));
+            memcpy(got[far] + 32, step.data[3], 2 * sizeof(double));
+            memcpy(got[far] + 34, step.data[4], 2 * sizeof(double));
+            got[far][33] -= far == 1 ? 0x1p17 / 10 : 0;
+        }
+        pl_tape_finish(&step.tape);
+    }
+    for (size_t i = 0; i < 36; i++) /* a mean is rounded by up to 2^-37 */
+        if (!(fabs(got[1][i] - got[0][i]) < 1e-10))
+            fail_msg("[%zu] is %.17g, not %.17g", i, got[1][i], got[0][i]);
+}
+
 static void test_attention_drops_in_training_only(void **state)
 {
     double whole = attended(0, true), dropped = attended(0.5, true);
@@ -653,6 +704,7 @@ int main(void)
         cmocka_unit_test(test_losses_of_two_that_do_not_fit),
         cmocka_unit_test(test_norms),
         cmocka_unit_test(test_batchnorm_far_from_zero),
+        cmocka_unit_test(test_batchnorm_over_ranks_in_f64),
         cmocka_unit_test(test_attention_drops_in_training_only),
         cmocka_unit_test(test_refused_calls),
         cmocka_unit_test(test_logsumexp_of_infinities),
