@@ -16,30 +16,12 @@
 #include "launcher/slurm/slurm_site.h"
 
 #include <fcntl.h>
-#include <stdarg.h>
 #include <string.h>
 
 #define ASK_MS 10000u
 #define WRITE_MS 5000u
 #define NODES_MS 180000u /* the nodes may wait for their resolver */
 #define IMMEDIATE "--immediate=30"
-
-void pl_doctor_add(struct pl_doctor *d, const char *verdict, const char *fmt, ...)
-{
-    bool wrong = strcmp(verdict, "wrong") == 0;
-    _cleanup_free_ char *clean = NULL;
-    char line[1200];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof(line), fmt, ap);
-    va_end(ap);
-    clean = pl_buf_dup_text(line); /* valid UTF-8 */
-    d->ps->any_failure |= wrong;
-    if (!clean || json_array_append_new(
-                      d->checks, json_pack("{s:s, s:s}", "verdict", verdict, "text", clean)) < 0)
-        d->r = -ENOMEM;
-}
 
 /* ---- Slurm ---- */
 

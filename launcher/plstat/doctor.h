@@ -19,10 +19,10 @@ struct pl_doctor {
     int r;                   /* the first failure of ours */
 };
 
-/* cmd_doctor.c: adds a finding. verdict: "ok", "check", "wrong". */
+/* Adds a finding. verdict: "ok", "check", "wrong". */
 void pl_doctor_add(struct pl_doctor *d, const char *verdict, const char *fmt, ...) PL_PRINTF(3, 4);
 
-/* doctor_answers.c: adds what the answers of `nodes` show, of which there is at least one.
+/* Adds what the answers of `nodes` show, of which there is at least one.
  * token: what the nodes should have read in the folder of runs; NULL = nothing was written.
  * before_s, after_s: this host's clock around their answers. */
 void pl_doctor_look_at_answers(struct pl_doctor *d,

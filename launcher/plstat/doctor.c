@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the answers of nodes show: what differs, and what is wrong on one. */
+/* Findings; those from the answers of nodes: what differs, and what is wrong on one. */
+#include "launcher/plstat/doctor.h"
 #include "common/base/options.h"
 #include "common/proto/json.h"
-#include "launcher/plstat/doctor.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -10,6 +10,23 @@
 #include <string.h>
 
 #define CLOCK_S 2.0 /* a larger difference is wrong: make(1), tokens and logs depend on clocks */
+
+void pl_doctor_add(struct pl_doctor *d, const char *verdict, const char *fmt, ...)
+{
+    bool wrong = strcmp(verdict, "wrong") == 0;
+    _cleanup_free_ char *clean = NULL;
+    char line[1200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof(line), fmt, ap);
+    va_end(ap);
+    clean = pl_buf_dup_text(line); /* valid UTF-8 */
+    d->ps->any_failure |= wrong;
+    if (!clean || json_array_append_new(
+                      d->checks, json_pack("{s:s, s:s}", "verdict", verdict, "text", clean)) < 0)
+        d->r = -ENOMEM;
+}
 
 static void add_of_node(struct pl_doctor *d, const char *node, const char *fmt, ...)
     PL_PRINTF(3, 4);
