@@ -53,6 +53,16 @@ def test_guard_killed_leaves_nothing(step):
         of_b.wait()
 
 
+@contextlib.contextmanager
+def stopped(d):
+    """What comes meanwhile, comes at once."""
+    os.kill(d.process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(d.process.pid, signal.SIGCONT)
+
+
 def end_with_stopped_guard(step, rank=os.getppid):
     """Rank 0, of the pid that rank() returns, has a plrun that is stopped; rank 1 fails. The daemon, which has ended
     plrun and itself, and that pid."""
@@ -132,6 +142,47 @@ def test_owner_gone(step):
         r.exited(signal_number=15)
         r.expect("verdict")
     equal(d.wait(), 0)
+
+
+def killed_with_owner(step, d, *guards):
+    """The plruns of a node are killed by one signal, and the first is that of rank 0, which the daemon belongs to."""
+    with stopped(d):
+        d.control.close()
+        for r in guards:
+            r.close()
+            step.things.remove(r)
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause.get("process"), cause["confidence"]), ("runtime", "plrun", "seen"))
+    return cause["rank"]
+
+
+def test_all_guards_killed(step):
+    """A rank that kills its process group, for instance: Slurm starts the tasks of a node in one."""
+    step.tasks_per_node = 2
+    d = step.start()
+    a, b = start_rank(step, d, 0, 0), start_rank(step, d, 1, 1)
+    assert killed_with_owner(step, d, a, b) in (0, 1)
+
+
+def test_all_guards_killed_before_one_came(step):
+    """It is no launch error: rank 1 had begun."""
+    step.tasks_per_node = 2
+    d = step.start()
+    equal(killed_with_owner(step, d, start_rank(step, d, 1, 1)), 1)
+
+
+def test_guard_killed_in_the_grace(step):
+    """The same, where the end of one plrun comes late: the daemon has ordered SIGTERM, and no SIGKILL."""
+    step.tasks_per_node = 2
+    d = step.start(PLUME_KILL_GRACE=str(LIMIT))
+    r = start_rank(step, d, 1, 1)
+    d.control.close()
+    r.expect("signal")
+    r.close()
+    step.things.remove(r)
+    equal(d.wait(), 0)
+    equal((step.result()["cause"]["kind"], step.result()["cause"]["rank"]), ("runtime", 1))
 
 
 def test_owner_gone_before_ranks(step):

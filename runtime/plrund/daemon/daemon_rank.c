@@ -218,6 +218,8 @@ void pl_rank_starter_gone(struct pl_rank *rank)
     if (rank->ended)
         return;
     rank->starter_gone = true;
+    if (rank->guarded && !rank->daemon->grace_over) /* we kill no plrun before that */
+        rank->killed = false;
     /* plrun was the subreaper of what the rank had started. */
     pl_daemon_kill_orphans(rank->daemon, rank->rank, rank->guard_pid);
     pl_rank_ended(rank, SIGKILL, pl_now_ns());
