@@ -233,6 +233,30 @@ def test_plugin_ranks_without_guard(step):
     equal(step.load("status.json")["state"]["ranks"][0]["state"], "killed")
 
 
+def test_plugin_task_ends_before_its_signal(step):
+    """slurmstepd reports the ends one after the other: nobody has ended the second task."""
+    step.tasks_per_node = 2
+    step.env.update(PLUME_PLUGIN="1")
+    d = step.start()
+    tasks = [step.keep(harness.Task(leave_badly)) for _ in range(2)]
+    for i, task in enumerate(tasks):
+        r = d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid)
+        r.expect("world")
+        r.close()
+        os.kill(task.pid, signal.SIGTERM)
+        os.waitid(os.P_PID, task.pid, os.WEXITED | os.WNOWAIT)  # not reaped
+    d.control.send(type="exited", rank=0, status=3 << 8, at_ns=1)
+    wait_for("the teardown", lambda: [e for e in step.lines("events.jsonl") if e["type"] == "teardown"])
+    d.control.send(type="exited", rank=1, status=3 << 8, at_ns=2)
+    equal(d.wait(), 0)
+    rank = step.load("status.json")["state"]["ranks"][1]
+    equal((rank["state"], rank["role"], rank["exit"]), ("failed", "cascade", 3))
+
+
+def leave_badly(*_):
+    os._exit(3)
+
+
 def start_tasks(step, second=signal.SIG_DFL, **env):
     """Two tasks under the plugin's daemon; the first ignores SIGTERM."""
     step.tasks_per_node = 2

@@ -9,6 +9,7 @@
 
 #include <linux/sockios.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -155,9 +156,16 @@ static void rank_started(struct pl_rank *rank, int64_t pid)
         pl_rank_signal(rank, d->grace_over ? SIGKILL : SIGTERM);
 }
 
+/* Under the plugin slurmstepd reports a task's end when it has time for it. */
+static bool has_ended_unreported(const struct pl_rank *rank)
+{
+    return rank->pidfd >= 0 &&
+           poll(&(struct pollfd){.fd = rank->pidfd, .events = POLLIN}, 1, 0) == 1;
+}
+
 void pl_rank_signal(struct pl_rank *rank, int signal)
 {
-    if (!rank->running || rank->ended)
+    if (!rank->running || rank->ended || has_ended_unreported(rank))
         return;
     rank->killed = true;
     /* Under the plugin a task without its world is no program yet: it has been refused, or will be
