@@ -142,12 +142,16 @@ class Rank(Lines):
         self.out = self.err = None
 
     def hello(self, role, rank, local_rank=0, guarded=True, capture=False, pid=None, **more):
+        """capture: with pipes of our own, or with these descriptors."""
         message = {"type": "hello", "proto": "plume", "major": 1, "minor": 0, "role": role,
                    "rank": rank, "local_rank": local_rank, "pid": pid or os.getpid(),
                    "guarded": guarded, **more}
         data = json.dumps(message).encode() + b"\n"
         if not capture:
             self.send_raw(data)
+            return self
+        if isinstance(capture, list):
+            socket.send_fds(self.sock, [data], capture)
             return self
         self.out, self.err = Pipe(), Pipe()
         fds = [self.out.read_end, self.out.real, self.err.read_end, self.err.real]

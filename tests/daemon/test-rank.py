@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 import subprocess
+import tempfile
 
 import harness
 from harness import LIMIT, equal, running, wait_for
@@ -306,6 +307,20 @@ def test_end_late_rank_is_refused(step):
     step.things.remove(b)
     equal(d.wait(), 0)
     equal(step.result()["cause"]["rank"], 0)
+
+
+def test_output_that_cannot_be_watched(step):
+    """The rank does not run, and the cause has the reason: there is no file of its output."""
+    d = step.start()
+    r = step.keep(harness.Rank(d.socket))
+    with tempfile.TemporaryFile() as f:  # epoll refuses it, as it refuses a pipe for want of memory
+        r.hello("starter", 0, capture=[f.fileno()] * 4)
+    assert "cannot watch the output" in r.expect("refused")["text"]
+    r.close()
+    step.things.remove(r)
+    equal(d.wait(), 0)
+    cause = step.result()["cause"]
+    equal((cause["kind"], cause["exit"], cause.get("text", "")[:23]), ("exit", 1, "cannot watch the output"))
 
 
 def test_exchange_all_ranks(step):

@@ -55,6 +55,7 @@ struct pl_rank {
     bool present, guarded, world_sent; /* guarded: plrun reports its end and ends it for us */
     bool running, ended, killed, verdict_due; /* killed: we sent a signal first */
     bool unkillable;                          /* SIGKILL does not end it, and that was told */
+    const char *refused;                      /* why it cannot run here; NULL = it can */
     int64_t term_default;                     /* as its starter says; PL_MSG_ABSENT */
     bool starter_gone;       /* who should have reported its end: that is why it has ended */
     int status;              /* wait status, valid if ended */

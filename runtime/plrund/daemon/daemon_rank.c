@@ -32,6 +32,7 @@ static void rank_started(struct pl_rank *rank, int64_t pid);
 static void refuse_rank(struct pl_rank *rank, const char *text)
 {
     pl_log_error("child", "rank %u: %s", rank->rank, text);
+    rank->refused = text;
     pl_rank_conn_send_new(rank->starter, pl_msg_new(&(struct pl_msg){.type = PL_MSG_RANK_REFUSED,
                                                                      .rank_refused.text = text}));
     pl_rank_ended(rank, PL_EXIT_FAILED << 8, pl_now_ns());
@@ -212,7 +213,9 @@ void pl_rank_ended(struct pl_rank *rank, int status, uint64_t at_ns)
                                                   .oom = d->oom_kills >= 0 && oom > d->oom_kills,
                                                   .runtime = rank->starter_gone && !rank->killed,
                                                   .term_default = rank->term_default,
-                                                  .text = text ? text : ""},
+                                                  .text = text            ? text
+                                                          : rank->refused ? rank->refused
+                                                                          : ""},
                               });
     if (oom > d->oom_kills)
         d->oom_kills = oom;
