@@ -182,11 +182,10 @@ int pl_on_end_submit(struct pl_run *run,
                             "sbatch did not submit the job of --on-end: %s", pl_buf_str(&line));
     if (pl_buf_add(messages, pl_buf_str(&child.err), child.err.len) < 0)
         return pl_error_nomem(err);
-    r = pl_run_end_record(run, job, err);
-    if (r < 0)
-        pl_error_wrap(err, r,
-                      "the trials are submitted, and job %s, which runs the command of --on-end; "
-                      "that job is not recorded",
-                      job);
-    return r;
+    if (pl_run_end_record(run, job, err) < 0)
+        return pl_error_wrap(err, -EIO,
+                             "the trials are submitted, and job %s, which runs the command of "
+                             "--on-end; that job is not recorded",
+                             job);
+    return 0;
 }

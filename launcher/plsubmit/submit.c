@@ -504,10 +504,10 @@ static int submit_one(struct pl_run *run,
         return r;
     r = chunk->retry ? pl_run_plan_done(run, job, err)
                      : pl_run_add_submission(run, job, chunk->first, chunk->n, err);
-    if (r < 0)
-        pl_error_wrap(err, r,
-                      "job %s is submitted, but not recorded (plsubmit --resume %s finds it)", job,
-                      pl_run_dir(run));
+    if (r < 0) /* whatever the file system's error is: Slurm has the job, so the folder stays */
+        r = pl_error_wrap(err, -EIO,
+                          "job %s is submitted, but not recorded (plsubmit --resume %s finds it)",
+                          job, pl_run_dir(run));
     return r;
 }
 
