@@ -249,6 +249,13 @@ static int make_env(const struct executor *x, const struct task *t, char ***ret)
     return 0;
 }
 
+/* For a program that is not ours. */
+static void reset_signals(const struct executor *x)
+{
+    signal(SIGXFSZ, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &x->before, NULL);
+}
+
 static void exec_script(const struct executor *x, const struct task *t, char *const *env, int out)
 {
     char first[16], retry[16];
@@ -258,7 +265,7 @@ static void exec_script(const struct executor *x, const struct task *t, char *co
 
     snprintf(first, sizeof(first), "%u", t->first);
     snprintf(retry, sizeof(retry), "%u", t->retry);
-    sigprocmask(SIG_SETMASK, &x->before, NULL);
+    reset_signals(x);
     if (script && null >= 0 && dup2(null, 0) >= 0 && dup2(out, 1) >= 0 && dup2(out, 2) >= 0) {
         pl_close_from(3, NULL, 0);
         execvpe("bash", argv, env);
@@ -460,7 +467,7 @@ static void run_on_end(const struct executor *x)
         plrun[n] = '\0';
         memcpy(strrchr(plrun, '/') + 1, "plrun", sizeof("plrun"));
         snprintf(arrays, sizeof(arrays), "%zu", pl_run_n_submissions(x->run));
-        sigprocmask(SIG_SETMASK, &x->before, NULL);
+        reset_signals(x);
         pl_close_from(3, NULL, 0);
         execve(plrun, argv, env);
     }

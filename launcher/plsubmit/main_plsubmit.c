@@ -20,6 +20,7 @@
 #include "launcher/plsubmit/trial_env.h"
 
 #include <limits.h>
+#include <signal.h>
 #include <string.h>
 
 /* Finds the folder of this program, which also has the programs of the runtime. */
@@ -161,6 +162,7 @@ int main(int argc, char **argv)
 
     pl_std_open();
     pl_child_init();
+    signal(SIGXFSZ, SIG_IGN); /* a limit of ulimit -f is an error of a write, with a message */
     pl_log_init("plsubmit");
     pl_trace_init("plsubmit");
     if (pl_site_load(&err) < 0)

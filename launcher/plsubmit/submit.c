@@ -365,9 +365,10 @@ int pl_submit_sbatch(char *const *argv,
 static int describe_silence(int status, struct pl_buf *line)
 {
     if (WIFSIGNALED(status))
-        return pl_buf_addf(line, "it ended by signal %d (%s), without a message", WTERMSIG(status),
-                           strsignal(WTERMSIG(status)));
-    return pl_buf_addf(line, "it ended with exit code %d, without a message", WEXITSTATUS(status));
+        return pl_buf_addf(line, "sbatch ended by signal %d (%s), without a message",
+                           WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return pl_buf_addf(line, "sbatch ended with exit code %d, without a message",
+                       WEXITSTATUS(status));
 }
 
 static int submit_chunk(const struct pl_run *run,
