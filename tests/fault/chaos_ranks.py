@@ -43,6 +43,21 @@ def signal_kills(c):
     c.must_fail(128 + number, kind="signal", rank=rank, signal=int(number))
 
 
+@fault()
+def group_killed(c):
+    """A rank kills its process group: Slurm starts the tasks of a node in one, and plrun stays in it."""
+    rank = c.pick()
+    c.plan_all("stand\n" + STAY)
+    c.plan(rank, "stand; everybody; kill -KILL 0\n")
+    c.start()
+    there = c.ranks_there()
+    killed = {r for r, place in enumerate(there) if place[2] == there[rank][2]}
+    if c.way == "plrun":
+        c.must_fail(137, kind="runtime", process="plrun", rank=killed, signal=9)
+    else:
+        c.must_fail(137, kind="signal", rank=killed, signal=9)
+
+
 @fault(ranks=2)
 def cascade(c):
     """The others complain as NCCL does, before the rank that failed has ended."""
