@@ -367,6 +367,7 @@ is_finishing() {
     ! wait_until 2 is_finishing || false
     touch go
     wait_for 30 sweep_is '10 done'
+    ! grep -r 'ended the set-up' "$RUN" || false
 }
 
 @test "SIGTERM before the trial is claimed ends it with a result" {

@@ -154,6 +154,7 @@ TXT
     touch go
     wait_for 60 queue_is_empty
     [ "$(result 0 state)" = 'done' ]
+    ! grep 'ended the set-up' "$RUN"/slurm-*.out || false
 }
 
 @test "a job whose output reaches the limit of a file's size goes on" {

@@ -111,7 +111,7 @@ many(const struct pl_kernels *ref, const struct pl_kernels *got, size_t m, enum 
 }
 
 /* 1 / b is infinite, dy / b is a number. A card may take such a b for 0, and 16 bits round it. */
-static void tiny(const struct pl_kernels *got, size_t m, size_t times)
+static void tiny(const struct pl_kernels *got, size_t m, size_t times, bool add)
 {
     float *dy = check_floats(m * times, FILL_RANDOM), *z = check_floats(m, FILL_ZERO);
     float *da = check_floats(m * times, FILL_RANDOM);
@@ -120,9 +120,15 @@ static void tiny(const struct pl_kernels *got, size_t m, size_t times)
         z[i % m] = 1e-39f;
         dy[i] *= 1e-10f;
     }
-    check_case("binary, b 1e-39, %zu times %zu", m, times);
-    got->binary_backward(&(struct pl_binary_args){
-        .n = m * times, .m = m, .op = PL_BINARY_DIV, .a = dy, .b = z, .dy = dy, .da = da});
+    check_case("binary, b 1e-39, %zu times %zu, add %d", m, times, add);
+    got->binary_backward(&(struct pl_binary_args){.n = m * times,
+                                                  .m = m,
+                                                  .op = PL_BINARY_DIV,
+                                                  .da_add = add,
+                                                  .a = dy,
+                                                  .b = z,
+                                                  .dy = dy,
+                                                  .da = da});
     for (size_t i = 0; i < m * times; i++)
         check_close("da", i, da[i], (double)dy[i] / z[0], 1e-5 * fabs((double)dy[i] / z[0]));
     check_end_case();
@@ -164,8 +170,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         far(ref, i % 2 ? 70 : 1, 1 + i / 4 * 19, i % 4 < 2 ? 1 : 6e4f);
         far(got, i % 2 ? 70 : 1, 1 + i / 4 * 19, i % 4 < 2 ? 1 : 6e4f);
         if (check_host()) {
-            tiny(ref, i % 2 ? 70 : 1, 1 + i);
-            tiny(got, i % 2 ? 70 : 1, 1 + i);
+            tiny(ref, i % 2 ? 70 : 1, 1 + i, i / 2 % 2);
+            tiny(got, i % 2 ? 70 : 1, 1 + i, i / 2 % 2);
         }
     }
 }
