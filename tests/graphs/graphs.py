@@ -4,7 +4,7 @@
 
 graphs.py N [SEED]    writes N graphs to standard output; the same N and seed write the same.
 graphs.py --each      writes graphs in which each op of the table OPS is used a few times.
-graphs.py --huge      writes graphs of each activation of a huge number, and of a NaN, quotients, and batch norms far from 0.
+graphs.py --huge      writes graphs of each activation of a huge number, of 0 and of a NaN, quotients, and batch norms far from 0.
 graphs.py --far       writes batch norms of many numbers far from 0.
 
 Shapes are small and awkward: dimensions of 1, views of views, permutations, slices. A graph is
@@ -159,9 +159,9 @@ def graphs(n, seed, names, steps=None, **more):
 
 
 def huge():
-    """The square of the larger ones is infinite in f32, where PyTorch's own gelu_tanh has no gradient."""
+    """The square of the larger ones is infinite in f32, where PyTorch's own gelu_tanh has no gradient. At 0 relu has none."""
     for act, f in enumerate(ops.ACTS):
-        for number in [s * x for x in (1e5, 1e20, 1e30) for s in (1, -1)] + [math.nan]:
+        for number in [s * x for x in (1e5, 1e20, 1e30) for s in (1, -1)] + [0, math.nan]:
             g = Graph(random.Random(1))
             g.leaves = [torch.tensor([number], dtype=torch.float32).double()]
             g.calls = [("activate", [("leaf", 0)], [act], f)]
