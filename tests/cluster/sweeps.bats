@@ -260,11 +260,14 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
     wait_for 60 has_state 0 'done'
 }
 
+limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
+
 @test "--update changes --max-parallel of what waits and runs, and of what comes later" {
-    submit --max-parallel 1 --grid a=1,2,3 -- sh -c 'touch "up-$0"; until [ -e go ]; do sleep 0.05; done; exit 3' '{a}'
+    submit -t 40 --max-parallel 1 --grid a=1,2,3 -- sh -c 'touch "up-$0"; until [ -e go ]; do sleep 0.05; done; exit 3' '{a}'
     wait_for 60 test -e up-1
     [ ! -e up-2 ]
-    run -0 plsubmit --update "$SWEEP" --max-parallel 2
+    run -0 plsubmit --update "$SWEEP" --max-parallel 2 -t 50
+    [[ $(limits_of "$JOBS") == *$'\nRUNNING 40:00 '* ]]
     [ "${lines[0]}" = "updated $SWEEP: 3 trials, job $JOBS, folder $RUN" ]
     wait_for 60 test -e up-2
     [ ! -e up-3 ]
@@ -282,8 +285,6 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
     [[ $stderr == *'takes the program and its options from the run folder'* ]]
 }
 
-limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
-
 @test "--update changes time, partition and memory of what waits, and of a retry" {
     submit --sbatch hold -t 1 --mem 1G --grid a=1,2,3 -- sh -c 'exit 3'
     first=$JOBS
@@ -291,7 +292,7 @@ limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
     [ "${lines[0]}" = "updated $SWEEP: 3 trials, job ${first}_[0-2], folder $RUN" ]
     [ "$(limits_of "$first")" = 'PENDING 1:30:00 scavenge 2G' ]
     # Where Slurm refuses, nothing is changed or recorded.
-    run -1 --separate-stderr plsubmit --update "$SWEEP" -t 5 -p nonesuch
+    run -1 --separate-stderr plsubmit --update "$SWEEP" -t 5 -p nonesuch --max-parallel 2
     [[ $stderr == *'scontrol update: '*'nvalid partition'* ]]
     [ "$(limits_of "$first")" = 'PENDING 1:30:00 scavenge 2G' ]
     run -2 --separate-stderr plsubmit --retry "$SWEEP" -t 5

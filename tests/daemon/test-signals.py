@@ -205,14 +205,14 @@ def plrun(step, program, *before, **more):
 
 
 def test_cancelled_as_the_daemon_starts(step):
-    """A plrun that gets a signal before it has a daemon tells the daemon, too."""
-    for number, state in ((signal.SIGTERM, "cancelled"), (signal.SIGINT, "cancelled"),
-                          (signal.SIGHUP, "failed")):
+    """A plrun that gets a signal before it has a daemon tells the daemon, too, and who sent it."""
+    for number, state, kill in ((signal.SIGTERM, "cancelled", "kill"), (signal.SIGINT, "cancelled", "kill"),
+                                (signal.SIGHUP, "failed", "kill"), (signal.SIGTERM, "failed", "/bin/kill")):
         with another_step() as own:
             slurm_says(own, record())
             shutil.copy(PLRUN, own.path("bin", "plrun"))
             with open(own.path("bin", "plrund"), "w", encoding="utf-8") as f:
-                f.write(f"#!/bin/sh\nkill -{int(number)} $PPID\nexec {os.path.abspath(harness.PLRUND)} \"$@\"\n")
+                f.write(f"#!/bin/sh\n{kill} -{int(number)} $PPID\nexec {os.path.abspath(harness.PLRUND)} \"$@\"\n")
             os.chmod(own.path("bin", "plrund"), 0o755)
             code, said = plrun(own, "sleep 1000", tool=own.path("bin", "plrun"))
             equal((code, own.result()["state"], own.result()["exit_code"]),
@@ -347,15 +347,22 @@ def test_a_rank_signals_its_group(step):
                   ("failed", "signal", int(number), 128 + number))
 
 
-def test_a_sender_that_is_gone(step):
-    """Nobody can tell whose process it was. Who cancels a step outlives that, so that this was no order."""
+def test_who_has_signalled_a_plrun(step):
+    """A process of a rank gives no order. Of one that is gone nobody can tell whose it was; who cancels a step outlives
+    that. The numbers of another PID namespace tell nothing."""
     gone = subprocess.Popen(["true"])
     gone.wait()
-    for sender, state in ((gone.pid, "failed"), (os.getppid(), "cancelled")):
+    inside = step.keep(harness.Task(signal.SIG_DFL))
+    for sender, pid, state in ((gone.pid, None, "failed"), (inside.pid, None, "failed"), (os.getppid(), None, "cancelled"),
+                               (gone.pid, 7, "cancelled")):
         with another_step() as own:
             slurm_says(own, record())
-            d, ranks = running(own, 2)
+            own.tasks_per_node = 2
+            d = own.start()
+            ranks = [own.keep(d.rank("starter", i, local_rank=i, pid=pid)) for i in range(2)]
             for r in ranks:
+                r.expect("world")
+                r.send(type="spawned", pid=os.getpid())
                 r.send(type="signalled", signal=15, sender=sender)
             for r in ranks:
                 r.exited(signal_number=15)

@@ -31,6 +31,16 @@ int clock_gettime(clockid_t id, struct timespec *ret)
     return r;
 }
 
+/* A command of Slurm's. */
+static void fake(const char *name, const char *script)
+{
+    char path[128];
+
+    snprintf(path, sizeof(path), "%s/%s", top, name);
+    unlink(path);
+    assert_int_equal(pl_file_append(path, script, strlen(script), 0755, NULL), 0);
+}
+
 static void test_finish_setup_failed(void **state)
 {
     claim();
@@ -220,10 +230,11 @@ static void test_finish_waits_for_a_hub_that_listens(void **state)
 }
 
 /* srun can end before the hub has written the result; its log is young then, by the clock of the
- * file system: this node's may be wrong. */
+ * file system: this node's may be wrong. Nobody ends the step meanwhile. */
 static void test_finish_waits_for_the_hub(void **state)
 {
-    static const char log[] = "{\"type\":\"attempt\",\"world_size\":1}\n";
+    static const char log[] =
+        "{\"type\":\"attempt\",\"job\":\"7\",\"step\":\"0\",\"world_size\":1}\n";
     static const char done[] =
         "{\"schema\":\"" PL_RESULT_SCHEMA "\",\"trial\":0,\"state\":\"done\",\"attempt\":0,"
         "\"attempts\":1,\"job\":\"100\",\"exit_code\":0}\n";
@@ -241,9 +252,13 @@ static void test_finish_waits_for_the_hub(void **state)
             _exit(2);
         _exit(pl_file_append(in_run("trial-0000/result.json"), done, strlen(done), 0666, NULL) < 0);
     }
+    fake("scancel", "#!/bin/sh\n>\"${0%/*}/args\"\n");
+    fake("scontrol", "#!/bin/sh\necho \"StepId=$4 State=RUNNING Tasks=2\"\n");
     clock_ahead_s = 3600;
-    finish_with(0, 0, "done", NULL);
+    finish_with(137, 0, "done", NULL);
     clock_ahead_s = 0;
+    snprintf(path, sizeof(path), "%s/args", top);
+    assert_int_not_equal(access(path, F_OK), 0);
     assert_int_equal(waitpid(hub, &status, 0), hub);
     assert_int_equal(status, 0);
 }
@@ -274,16 +289,6 @@ static void test_finish_all_killed(void **state)
     finish_with(137, 137, "failed", "signal");
 }
 
-/* A command of Slurm's. */
-static void fake(const char *name, const char *script)
-{
-    char path[128];
-
-    snprintf(path, sizeof(path), "%s/%s", top, name);
-    unlink(path);
-    assert_int_equal(pl_file_append(path, script, strlen(script), 0755, NULL), 0);
-}
-
 /* Both processes of srun were killed: Slurm lets the step run on. The hub sees some of its end. */
 static void test_finish_srun_killed(void **state)
 {
@@ -303,9 +308,15 @@ static void test_finish_srun_killed(void **state)
     assert_int_equal(unlink(in_run("trial-0000/result.json")), 0);
     fake("scontrol", "#!/bin/sh\n[ $3 != step ] || echo \"StepId=$4 State=COMPLETING Tasks=2\"\n");
     finish_with(137, 137, "node-failed", "node");
+    /* A rank had failed before. */
+    assert_int_equal(unlink(in_run("trial-0000/result.json")), 0);
+    assert_int_equal(unlink(in_run("trial-0000/attempt-0/events.jsonl")), 0);
+    begin_log("{\"type\":\"cause\",\"cause\":{\"kind\":\"exit\",\"exit\":3}}\n");
+    fake("scontrol", "#!/bin/sh\n[ $3 != step ] || echo \"StepId=$4 State=RUNNING Tasks=2\"\n");
+    finish_with(137, 137, "failed", "exit");
     snprintf(path, sizeof(path), "%s/args", top);
     assert_int_equal(pl_file_read(path, 4096, &args, &len, NULL), 0);
-    assert_string_equal(args, "7.0\n");
+    assert_string_equal(args, "7.0\n7.0\n");
 }
 
 static void test_finish_cause_in_log(void **state)

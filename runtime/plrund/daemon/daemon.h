@@ -253,7 +253,7 @@ void pl_daemon_sweep(const char *socket_path);
  * process. */
 bool pl_rank_may_start(const struct pl_rank_conn *c, unsigned rank);
 /* starter_proof.c: true if this process, which has signalled this rank's starter, is one of a rank
- * of this node, or was a rank's first one, or is gone. */
+ * of this node, or is gone. */
 bool pl_rank_may_have_signalled(const struct pl_rank *rank, int64_t pid);
 
 /* daemon_clean.c: ends the processes that this rank (UINT_MAX: any rank of this node) has left,

@@ -46,14 +46,6 @@ static bool is_of_a_rank(const struct pl_daemon *d, pid_t pid)
     return false;
 }
 
-static bool is_inside(const struct pl_daemon *d, pid_t pid)
-{
-    for (unsigned i = 0; i < d->n_present; i++)
-        if (d->ranks[i].pid == pid) /* it may have ended by its own signal */
-            return true;
-    return is_of_a_rank(d, pid);
-}
-
 bool pl_rank_may_have_signalled(const struct pl_rank *rank, int64_t pid)
 {
     if (pid <= 1 || pid > INT32_MAX || pid == getpid()) /* a plrun has started us */
@@ -62,7 +54,7 @@ bool pl_rank_may_have_signalled(const struct pl_rank *rank, int64_t pid)
         return false;
     /* Who cancels a step outlives that: slurmstepd, or the executor of a local run. A sub-shell of
      * a rank that runs the trap of its script ends by its own signal. */
-    return is_inside(rank->daemon, (pid_t)pid) || (kill((pid_t)pid, 0) < 0 && errno == ESRCH);
+    return is_of_a_rank(rank->daemon, (pid_t)pid) || (kill((pid_t)pid, 0) < 0 && errno == ESRCH);
 }
 
 /* The pid in this message of slurmstepd if it is about this rank, else 0. */
