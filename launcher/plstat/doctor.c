@@ -236,3 +236,37 @@ void pl_doctor_look_at_answers(struct pl_doctor *d,
     }
     propose(d);
 }
+
+void pl_doctor_check_socket(struct pl_doctor *d)
+{
+    const char *hidden = NULL;
+    const json_t *node;
+    size_t i, n = 0;
+
+    if (!d->plugin_here)
+        return;
+    json_array_foreach (d->nodes, i, node) {
+        const json_t *socket = json_object_get(node, "socket");
+
+        n += socket != NULL;
+        if (json_is_false(socket) && !hidden)
+            hidden = pl_json_string(node, "node");
+    }
+    if (hidden)
+        pl_doctor_add(
+            d, "wrong",
+            "on node %s tasks of srun --plume do not see the socket of plrund%s%s%s: set "
+            "runtime_dir or mount_namespace, see spank_plume(8); plsubmit and srun plrun work",
+            hidden, *d->namespace ? ", as jobs have a /tmp of their own (" : "", d->namespace,
+            *d->namespace ? ")" : "");
+    else if (*d->namespace && n == 0)
+        pl_doctor_add(
+            d, "check",
+            "jobs have a /tmp of their own (%s): the plugin needs runtime_dir or mount_namespace, "
+            "see spank_plume(8)",
+            d->namespace);
+    else if (*d->namespace)
+        pl_doctor_add(d, "ok",
+                      "jobs have a /tmp of their own (%s), and tasks see the socket of plrund",
+                      d->namespace);
+}

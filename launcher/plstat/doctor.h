@@ -30,4 +30,8 @@ void pl_doctor_look_at_answers(struct pl_doctor *d,
                                double before_s,
                                double after_s);
 
+/* Adds what they show of the socket by which programs of 'srun --plume' report: it is below /tmp,
+ * if nothing else is configured. There may be no answer. */
+void pl_doctor_check_socket(struct pl_doctor *d);
+
 #endif
