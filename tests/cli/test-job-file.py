@@ -157,7 +157,7 @@ def masked(text):
     return text
 
 
-def same_meaning():
+def random_line():
     options = axes()
     for name in random.sample(sorted(VALUES), random.randrange(8)):
         value = [VALUES[name]()] if VALUES[name] else []
@@ -165,6 +165,10 @@ def same_meaning():
     words = random.choice([[], ["sh"] + [word(["\n", "{a0}"]) for _ in range(random.randrange(4))]])
     if words and random.random() < 0.2:
         options += ["--container", os.path.join(WORK.name, "im 'é.sif"), "--container-option", random.choice(["nv", "bind=" + free()])]
+    return same_meaning(options, words)
+
+
+def same_meaning(options, words):
     path = os.path.join(WORK.name, "w.yaml")
     if os.path.exists(path):
         os.unlink(path)
@@ -184,8 +188,10 @@ def same_meaning():
 
 
 def random_lines():
-    good = sum(same_meaning() for _ in range(40))
+    good = sum(random_line() for _ in range(40))
     assert good > 10, f"only {good} of 40 were valid"
+    for value in "mem=3G", "open-mode=truncate", "nodes=2k", "gpus-per-node=0":  # the last two only sbatch reads
+        assert same_meaning(["--sbatch", value], ["sh"]), value
 
 
 ERRORS = [  # text of a file, what plsubmit says of it

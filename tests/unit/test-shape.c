@@ -121,6 +121,8 @@ static void test_defaults(void **state)
         {"-n 8 -N 2", "--nodes=2 --ntasks=8 | 2 nodes x 4 ranks x 1 CPU"},
         {"--sbatch nodes=2", "--nodes=2 --ntasks-per-node=1 | 2 nodes x 1 rank x 1 CPU"},
         /* Only sbatch reads these values. */
+        {"--sbatch tres-per-job=gres/gpu:4",
+         "--ntasks=4 --tres-per-job=gres/gpu:4 | 4 ranks x 1 GPU"},
         {"--sbatch ntasks=+2", "--ntasks=+2 | 1 CPU, ranks as Slurm decides"},
         {"--sbatch gpus-per-node=0 --gpus-per-node 2",
          "--nodes=1 --ntasks-per-node=2 --gpus-per-node=2 | 1 node x 2 ranks x 1 GPU"},
