@@ -97,6 +97,29 @@ MUTATIONS = [
     place("launcher/slurm/slurm_compat.c", "slurm_load_job_user(&msg, (uint32_t)uid, SHOW_ALL)", "slurm_load_jobs((time_t)0, &msg, SHOW_ALL)", "hostile.bats"),
     # S25
     place("runtime/plrund/hub/hub.c", "return rank >= 0 && rank < hub->step->ntasks;", "return rank >= 0;", "daemon-clients"),
+    # signals: who sent one, who gets it, and what becomes of a trial that stops
+    place("common/run/run_stopped.c", "(strlen(number) == len && memcmp(number, name, len) == 0)", "memcmp(number, name, PL_MIN(len, strlen(number))) == 0", "trial_finish"),
+    place("runtime/plrun/trial_finish.c", "    if (ended && kind == PL_CAUSE_CANCELLED)\n        return;\n", "", "trial_finish"),
+    place("runtime/plrun/trial_finish.c", "        signal(SIGTERM, SIG_DFL); /* and", "        /* and", "trial_finish"),
+    place("runtime/plrun/senders.c", "        sigdelset(&s->missed, sig);\n", "", "senders"),
+    place("runtime/plrun/senders.c", 'return !strstr(text, "/step_") && ', "return ", "senders"),
+    place("runtime/plrund/daemon/starter_proof.c", "return is_of_a_rank(rank->daemon, (pid_t)pid) || ", "return ", "daemon-signals"),
+    place("runtime/plrund/hub/hub.c", "hub->got_sigterm |= m->signal == SIGTERM;", "hub->got_sigterm = true;", "daemon-plume-py"),
+    place("runtime/plrund/hub/ending.c", "    hub->terminated_ns = pl_now_ns();\n    expect_soon(hub, COME_MS);\n", "    hub->terminated_ns = pl_now_ns();\n", "daemon-nodes"),
+    place("runtime/engine/train/fit.c", "else if (pl_trainer_signal(t) == SIGTERM)", "else", "stop"),
+    # clocks, and file systems of other hosts
+    place("runtime/plrund/hub/journal.c", "return hub->started + (double)(pl_now_ns() - hub->started_ns) / 1e9;", "return pl_wall_s();", "daemon-clients"),
+    place("runtime/plrund/daemon/capture.c", "(data->len || f->work.skipped);", "data->len;", "late_lines"),
+    place("runtime/plrund/daemon/daemon_output.c", "(1 + d->step.ntasks / SENDS_MAX) == 0;", "2 == 0;", "late_lines"),
+    place("runtime/plrund/hub/log_file.c", "log->unsent = log->unsent || done;", "log->unsent = done;", "late_lines"),
+    # what users are told, and what plsubmit records
+    place("launcher/plstat/doctor.c", "fmax(before_s - time_s, time_s - after_s)", "time_s - after_s", "doctor"),
+    place("launcher/plsubmit/update.c", "(bytes + (1u << 20) - 1) >> 20", "bytes >> 20", "change"),
+    place("common/run/run_new.c", "arg[2 + len] == '=';", "true;", "change"),
+    # numbers at 0, and far from it
+    place("kernels/cpu/binary.c", "EACH(da[i] += dy[i] / one);", "EACH(da[i] += dy[i] * (1 / one));", "binary"),
+    place("runtime/engine/ops/op_batchnorm.c", "bool lost = c->k->real == PL_REAL_F64;", "bool lost = false;", "engine_ops_nn"),
+    place("runtime/engine/xla/lower_element.c", 'pl_hlo_compare(h, "LE", x, zero), zero, dy)', 'pl_hlo_compare(h, "LT", x, zero), zero, dy)', "graphs-xla-huge"),
     # the job script
     place("launcher/plsubmit/script.c", "srun --kill-on-bad-exit=0 ", "srun ", "golden"),
 ]
