@@ -76,30 +76,54 @@ static void test_finish_launch_failed(void **state)
     }
 }
 
+#define LAUNCH_FAILED "srun: error: Application launch failed: Communication connection failure\n"
+
 /* Before the hub has written anything, or before it is there. */
 static void test_finish_step_cancelled_at_once(void **state)
 {
-    for (int there = 0; there < 2; there++) {
+    static const struct {
+        bool there, hub; /* the hub's log, and its address: the job script has reached srun */
+        const char *said;
+        int code;
+        const char *kind;
+    } cases[] = {
+        {false, true, STEP_CANCELLED, 137, "cancelled"},
+        {true, true, STEP_CANCELLED, 137, "cancelled"},
+        {false, true, LAUNCH_FAILED STEP_CANCELLED, 137, "launch"},
+        {true, true, LAUNCH_FAILED STEP_CANCELLED, 137, "launch"},
+        {false, true, STEP_CANCELLED, 0, "launch"},
+        {false, false, STEP_CANCELLED, 137, "setup"}, /* a step of the set-up */
+    };
+
+    const struct timespec old[2] = {{.tv_sec = time(NULL) - 60}, {.tv_sec = time(NULL) - 60}};
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
         _cleanup_free_ char *path = pl_strf("%s/slurm.out", top);
         int saved = dup(2), fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-        json_t *o;
+        json_t *o, *cause;
 
         dup2(fd, 2);
         claim();
-        setenv("PLUME_HUB", "n1:5", 1);
+        if (cases[i].hub)
+            setenv("PLUME_HUB", "n1:5", 1);
         setenv("PLUME_ATTEMPT", "0", 1);
-        if (there)
+        if (cases[i].there) {
             assert_int_equal(
                 pl_file_append(in_run("trial-0000/attempt-0/events.jsonl"), "", 0, 0666, NULL), 0);
+            assert_int_equal(
+                utimensat(AT_FDCWD, in_run("trial-0000/attempt-0/events.jsonl"), old, 0), 0);
+        }
         setenv("SLURM_JOB_ID", "7", 1);
-        assert_int_equal(pl_write_all(fd, STEP_CANCELLED, strlen(STEP_CANCELLED)), 0);
+        assert_int_equal(pl_write_all(fd, cases[i].said, strlen(cases[i].said)), 0);
         close(fd);
-        assert_int_equal(pl_trial_finish(137, &(int){0}, NULL), 0);
+        assert_int_equal(pl_trial_finish(cases[i].code, &(int){0}, NULL), 0);
         dup2(saved, 2);
         close(saved);
         o = result();
-        assert_string_equal(pl_json_string(o, "state"), "cancelled");
-        assert_string_equal(pl_json_string(json_object_get(o, "cause"), "confidence"), "inferred");
+        cause = json_object_get(o, "cause");
+        assert_string_equal(pl_json_string(cause, "kind"), cases[i].kind);
+        if (strcmp(cases[i].kind, "cancelled") == 0)
+            assert_string_equal(pl_json_string(cause, "confidence"), "inferred");
         json_decref(o);
         assert_int_equal(remove_run(NULL), 0);
         assert_int_equal(make_run(NULL), 0);
@@ -139,6 +163,10 @@ static void test_finish_step_cancelled_before(void **state)
         {"", "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n",
          "signal"},
         {"", "slurmstepd-n1: error: *** STEP 7.0 ON n1 FAILED (non-zero exit code) ***\n",
+         "signal"},
+        {"",
+         "slurmstepd-n1: error: *** STEP 7.0 ON n1 FAILED (non-zero exit code) ***\n"
+         "slurmstepd-n1: error: *** STEP 7.1 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n",
          "signal"},
     };
 
