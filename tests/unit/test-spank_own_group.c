@@ -56,6 +56,8 @@ static void test_own_group_path_of_others(void **state)
         "0::/job_1/step_0/slurm", /* cut off */
         "0::/job_/step_0/slurm\n",
         "0::/job_1x/step_0/slurm\n",
+        "0::/job_1X/step_0/slurm\n",
+        "0::/job_1/stop_0/slurm\n",
         "0::/job_1/more/step_0/slurm\n",
         "0::/job_1/step_0/more/slurm\n",
         "0::/session-1.scope/step_0/slurm\n",
