@@ -18,6 +18,11 @@
     else:
         plume.finished()                        # a requeue does not start the trial again
 
+Afterwards, wherever plstat runs:
+
+    for trial in plume.sweep("lr-x3k2ab")["trials"]:
+        print(trial["params"], trial["state"], trial.get("metrics"))
+
 Outside Plume each function does what it can: report() does nothing and returns False, params()
 returns the defaults, attempt() is 0. None of them delays training. The protocol is plume-protocol(7).
 """
@@ -31,10 +36,12 @@ import re
 import select
 import signal
 import socket
+import subprocess
 import threading
 import time
 
-__all__ = ["report", "pause", "alone", "should_stop", "attempt", "params", "finished", "rank", "world_size"]
+__all__ = ["report", "pause", "alone", "should_stop", "attempt", "params", "finished", "rank", "world_size",
+           "sweep"]
 __version__ = "0.1.0"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
@@ -257,3 +264,18 @@ def should_stop():
         _told = True
         _send({"type": "fact", "key": "stopped", "value": signal.Signals(_signal).name[3:]}, wait=True)
     return _signal is not None
+
+
+# ---- afterwards ----
+
+def sweep(name="last"):
+    """A sweep and its trials, as `plstat sweep --json` shows them; plstat(1) names the keys. Values of
+    params are strings. Trials may still wait or run. Where Slurm or a hub did not answer, "partial" is
+    True and "notes" tells why. Raises LookupError if there is no such sweep, and RuntimeError if
+    plstat fails."""
+    done = subprocess.run(["plstat", "sweep", "--json", "--", name], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode not in (0, 4):
+        text = done.stderr.decode("utf-8", "replace").strip()
+        raise (LookupError if done.returncode == 3 else RuntimeError)(text or f"plstat ended with {done.returncode}")
+    return json.loads(done.stdout.decode("utf-8"))

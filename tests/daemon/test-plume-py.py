@@ -321,6 +321,33 @@ def fake_package(step, name, **content):
     vars(sys.modules[name]).update(content)
 
 
+def test_sweep(step):
+    runs = step.path("runs")
+    shutil.copytree(os.path.join(FOLDER, "..", "..", "tests", "fixtures", "runs"), runs)
+    env = {"PATH": os.path.dirname(os.path.abspath(harness.PLRUND)) + ":/usr/bin:/bin", "SLURM_CONF": "/nonexistent"}
+    out = program(f"""
+sweep = plume.sweep({runs + "/mixed"!r})
+print(sweep["state"], sweep["counts"], sweep["best"])
+for trial in sweep["trials"]:
+    print(trial["trial"], trial["params"], trial["state"], trial.get("metrics", {{}}).get("acc"))
+""", **env)
+    lines = out.splitlines()
+    equal(lines[0], "failed {'done': 2, 'failed': 1, 'cancelled': 1} {'trial': 1, 'objective': 0.9312}")
+    equal(lines[1], "0 {'lr': '1e-3', 'layers': '32'} done 0.9012")
+    equal(len(lines), 5)
+    # What is not known for want of Slurm is no error, and said.
+    equal(program(f"print(plume.sweep({runs + '/waiting'!r})['partial'])", **env), "True\n")
+    equal(failed("plume.sweep('-none')", **env), "LookupError: plstat: no sweep, job or run folder has the name '-none'")
+    broken = step.path("broken")
+    os.mkdir(broken)
+    with open(os.path.join(broken, "sweep.json"), "w", encoding="utf-8") as f:
+        f.write("{")
+    if not failed(f"plume.sweep({broken!r})", **env).startswith("RuntimeError: plstat: "):
+        raise AssertionError("a broken sweep")
+    if "FileNotFoundError" not in failed("plume.sweep('a')", PATH=step.path("none")):
+        raise AssertionError("no plstat")
+
+
 def test_callbacks(step):
     fake_package(step, "lightning.pytorch.callbacks", Callback=object)
     fake_package(step, "lightning.pytorch.loggers.logger", Logger=object)
