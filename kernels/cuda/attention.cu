@@ -123,7 +123,7 @@ template <class T, int SLICES> void forward(const struct pl_attention_args *a)
     size_t tiles = ceil_div(a->time, PL_ATT_TILE), blocks = a->batch * a->heads * tiles;
 
     if (blocks && a->dim)
-        PL_LAUNCH((attention_forward_kernel<T, SLICES>), dim3(blocks, att_parts(a->dim, SLICES)),
+        PL_LAUNCH((attention_forward_kernel<T, SLICES>), grid_of(blocks, att_parts(a->dim, SLICES)),
                   PL_ATT_THREADS, sizeof(att_shared<real<T>>), *a, tiles);
 }
 

@@ -172,10 +172,10 @@ void backward(const struct pl_attention_args *a, const real<T> *means)
     size_t bytes = sizeof(att_shared<real<T>>);
 
     if ((a->dk || a->dv) && of_keys)
-        PL_LAUNCH((attention_keys_kernel<T, SLICES>), dim3(heads * of_keys, parts), PL_ATT_THREADS,
-                  bytes, *a, of_keys, means);
+        PL_LAUNCH((attention_keys_kernel<T, SLICES>), grid_of(heads * of_keys, parts),
+                  PL_ATT_THREADS, bytes, *a, of_keys, means);
     if (a->dq && of_queries)
-        PL_LAUNCH((attention_queries_kernel<T, SLICES>), dim3(heads * of_queries, parts),
+        PL_LAUNCH((attention_queries_kernel<T, SLICES>), grid_of(heads * of_queries, parts),
                   PL_ATT_THREADS, bytes, *a, of_queries, means);
 }
 

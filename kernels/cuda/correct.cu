@@ -59,8 +59,11 @@ __global__ void __launch_bounds__(THREADS)
 
 template <class T> void correct(const struct pl_correct_args *a)
 {
-    unsigned *hits = (unsigned *)scratch((a->rows + 1) * sizeof(unsigned));
+    unsigned *hits;
 
+    if (a->rows > UINT32_MAX || a->classes > UINT32_MAX)
+        return refuse("counting what is correct takes at most 4294967295 rows and classes");
+    hits = (unsigned *)scratch((a->rows + 1) * sizeof(unsigned));
     if (!hits)
         return;
     PL_ROWS_LAUNCH(correct_kernel, T, a->rows, a->classes, a->rows, a->classes,

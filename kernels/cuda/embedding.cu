@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(THREADS) embedding_backward_kernel(backward<T>
 uint32_t *sort(const struct pl_embedding_args *a, uint32_t *list[2], uint32_t *starts)
 {
     sort_pass s = {(uint32_t)a->rows,
-                   (uint32_t)a->vocab,
+                   (uint32_t)(a->vocab >> 31 ? (size_t)1 << 31 : a->vocab), /* ids are below */
                    ceil_div(a->rows, TILE),
                    0,
                    a->ids,
@@ -344,6 +344,8 @@ template <class T> void embedding_backward(const struct pl_embedding_args *a)
 
     if (a->vocab == 0 || a->dim == 0)
         return;
+    if (a->rows > UINT32_MAX - TILE)
+        return refuse("the gradient of an embedding has at most 4294966271 tokens");
     of = (span *)scratch(a->vocab * sizeof(*of) + (2 * a->rows + tiles * BINS) * sizeof(uint32_t));
     if (!of)
         return;

@@ -3,7 +3,8 @@
  * emulator (tests/cuda/shim.cuh, which replaces NVIDIA's half of this file).
  *
  * PL_LAUNCH(kernel, grid, block, shared_bytes, arguments...) starts a kernel on the calling
- * thread's stream; put templates with commas in parentheses. The grid must not be empty.
+ * thread's stream; put templates with commas in parentheses. The grid is a number of blocks, or
+ * grid_of(along x, along y). It must not be empty; one that no GPU has is an error of the stream.
  * PL_SHARED(type, name, [8][33]) declares an array in the block's shared memory,
  * PL_SHARED_DYNAMIC(type, name) a pointer to the dynamic part. Every thread of a block must reach
  * every __syncthreads(), and every lane of a warp every shuffle, whose mask is always all 32 lanes:
@@ -12,6 +13,7 @@
 #define PL_KERNELS_CUDA_LAUNCH_CUH
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/kernels.h"
 
 #include <stddef.h>
@@ -34,7 +36,8 @@ namespace pl_cuda
 
 template <class... P> struct launch_of {
     void (*kernel)(P...);
-    dim3 grid, block;
+    grid_of grid;
+    dim3 block;
     size_t shared_bytes;
 
     void operator()(P... args) const
@@ -42,17 +45,26 @@ template <class... P> struct launch_of {
         struct pl_cuda_stream *s = pl_cuda_stream_current();
         cudaError_t r = cudaSuccess;
 
+        if (!grid.fits())
+            return pl_cuda_stream_refuse(s, PL_GRID_TOO_LARGE);
         if (shared_bytes > 48 * 1024)
             r = cudaFuncSetAttribute((const void *)kernel,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)shared_bytes);
         if (r == cudaSuccess) {
-            kernel<<<grid, block, shared_bytes, s->stream>>>(args...);
+            kernel<<<dim3((unsigned)grid.x, (unsigned)grid.y), block, shared_bytes, s->stream>>>(
+                args...);
             r = cudaGetLastError();
         }
         pl_cuda_stream_note(s, r);
     }
 };
+
+/* The op cannot be done: `why`, a static text, is the stream's error. */
+static inline void refuse(const char *why)
+{
+    pl_cuda_stream_refuse(pl_cuda_stream_current(), why);
+}
 
 /* Device memory for one op between its kernels, valid until the stream's next op. NULL if out of
  * memory; the stream then has the error. */
@@ -71,7 +83,7 @@ namespace pl_cuda
 {
 
 template <class... P>
-launch_of<P...> launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes)
+launch_of<P...> launch(void (*kernel)(P...), grid_of grid, dim3 block, size_t shared_bytes)
 {
     return launch_of<P...>{kernel, grid, block, shared_bytes};
 }

@@ -343,8 +343,8 @@ void launch_backward(const struct pl_layernorm_args *a, backward<X, Y, G> b)
             return;
         PL_LAUNCH((layernorm_columns_kernel<X, Y, G>), tiles * b.pieces, dim3(32, LINES), 0, b);
     }
-    PL_LAUNCH((layernorm_pieces_kernel<G>), dim3(ceil_div(a->n, 32), which), dim3(32, PIECE_LINES),
-              0, a->n, b.pieces, (const real<X> *)b.partial, to);
+    PL_LAUNCH((layernorm_pieces_kernel<G>), grid_of(ceil_div(a->n, 32), which),
+              dim3(32, PIECE_LINES), 0, a->n, b.pieces, (const real<X> *)b.partial, to);
 }
 
 struct do_backward {

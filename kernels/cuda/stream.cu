@@ -22,6 +22,14 @@ void pl_cuda_stream_note(struct pl_cuda_stream *stream, int error)
         stream->error = error;
 }
 
+void pl_cuda_stream_refuse(struct pl_cuda_stream *stream, const char *why)
+{
+    if (stream->error)
+        return;
+    stream->error = cudaErrorInvalidConfiguration;
+    stream->why = why;
+}
+
 void *pl_cuda_stream_scratch(struct pl_cuda_stream *stream, size_t bytes)
 {
     cudaError_t r;

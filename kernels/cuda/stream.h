@@ -18,6 +18,7 @@ struct pl_cuda_stream {
     void *scratch;              /* device memory */
     size_t scratch_bytes;
     int error;                /* cudaError_t: the first one since the last report */
+    const char *why;          /* our own words of it, a static text; NULL: CUDA's */
     unsigned long long moves; /* number of times that scratch has moved */
     bool fixed;               /* the stream is capturing: scratch must not move */
     /* These allocate and free scratch; NULL: cudaMalloc and cudaFree do. get returns NULL if no
@@ -35,6 +36,9 @@ void pl_cuda_stream_set(struct pl_cuda_stream *stream);
 
 /* Records an error (a cudaError_t other than cudaSuccess) if none is recorded yet. */
 void pl_cuda_stream_note(struct pl_cuda_stream *stream, int error);
+
+/* Records that an op cannot be done, if no error is recorded yet. why: a static text. */
+void pl_cuda_stream_refuse(struct pl_cuda_stream *stream, const char *why);
 
 /* At least this much device memory, valid until the next call. Earlier kernels keep theirs. NULL:
  * the error is recorded (cudaErrorStreamCaptureUnsupported if it would have to move while fixed).

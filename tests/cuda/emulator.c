@@ -376,6 +376,11 @@ void pl_emu_launch(struct pl_emu_dim grid,
         run(grid, block, shared_bytes, body, ctx);
 }
 
+void pl_emu_refuse(const char *why)
+{
+    give_up(why, 0);
+}
+
 void pl_emu_record_begin(void)
 {
     if (recording.graph)

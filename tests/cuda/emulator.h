@@ -61,6 +61,9 @@ int pl_emu_is_scratch(const void *p);
  * records: the recording fails. */
 void *pl_emu_scratch(size_t bytes);
 
+/* An op that cannot be done ends the process, with the op's words. */
+void pl_emu_refuse(const char *why);
+
 /* Bytes that the calling thread has asked of pl_emu_scratch() since it last called this. */
 size_t pl_emu_scratch_asked(void);
 

@@ -5,6 +5,7 @@
 #ifndef PL_TESTS_CUDA_SHIM_CUH
 #define PL_TESTS_CUDA_SHIM_CUH
 
+#include "kernels/cuda/grid.cuh"
 #include "tests/cuda/emulator.h"
 
 #include <math.h>
@@ -61,10 +62,7 @@ extern "C" void __tsan_write_range(void *p, size_t bytes);
 
 struct dim3 {
     unsigned x, y, z;
-    dim3(size_t x_ = 1, size_t y_ = 1, size_t z_ = 1)
-        : x((unsigned)x_), y((unsigned)y_), z((unsigned)z_)
-    {
-    }
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 struct alignas(16) float4 {
     float x, y, z, w;
@@ -148,13 +146,21 @@ static inline double rsqrt(double x)
 namespace pl_cuda
 {
 
+static inline void refuse(const char *why)
+{
+    pl_emu_refuse(why);
+}
+
 template <class... P> struct launch_of {
     void (*kernel)(P...);
-    dim3 grid, block;
+    grid_of grid;
+    dim3 block;
     size_t shared_bytes;
 
     void operator()(P... args) const
     {
+        if (!grid.fits())
+            return refuse(PL_GRID_TOO_LARGE);
         auto body = [f = kernel, args...]() { f(args...); };
 
 #if __has_builtin(__builtin_clear_padding)
@@ -163,7 +169,7 @@ template <class... P> struct launch_of {
         (pl_emu_argument(&args, sizeof(args)), ...);
 #endif
         pl_emu_launch(
-            {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+            {(unsigned)grid.x, (unsigned)grid.y, 1}, {block.x, block.y, block.z}, shared_bytes,
             [](void *ctx) { (*static_cast<decltype(body) *>(ctx))(); }, &body, sizeof(body));
     }
 };

@@ -28,6 +28,16 @@ ends() {
     ends each-waits 'threads wait for each other for ever'
 }
 
+@test "sizes of which 32 bits hold a part are refused, and not cut" {
+    local large="its arrays are larger than its kernel can divide among a GPU's blocks (2147483647 x 65535)"
+    ends large-grid "$large"
+    ends larger-grid "$large"
+    ends one-block-in-32-bits "$large"
+    ends many-rows "$large"
+    ends many-tokens 'the gradient of an embedding has at most 4294966271 tokens'
+    ends many-labels 'counting what is correct takes at most 4294967295 rows and classes'
+}
+
 @test "shared memory: behind an array, never written, too much" {
     ends one-too-far 'written behind an array in shared memory'
     ends much-shared 'too much shared memory'
@@ -38,7 +48,7 @@ ends() {
 }
 
 @test "a launch that no GPU takes, and blocks in no order" {
-    ends large-grid 'no such grid or block'
+    ends empty-grid 'no such grid or block'
     ends large-block 'no such grid or block'
     run -3 "$BUILD/tests/cuda/wrong" in-order
     [[ $output == "not in order" ]]

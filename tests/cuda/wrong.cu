@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Kernels with the mistakes that the emulator finds in any build; those of the trace are in
  * racy.cu. `wrong CASE` runs one; wrong.bats knows what each must end with. */
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
 
 #include <stdio.h>
+
+using pl_cuda::grid_of;
 
 #define THREADS 64
 
@@ -99,6 +102,25 @@ static __global__ void in_order(float *to)
         to[blockIdx.x] = to[THREADS]++;
 }
 
+/* Of an op that has no arrays: the op must be refused before anything is read. */
+static void many_rows(const char *op)
+{
+    const struct pl_kernels *k = pl_kernels_cuda(PL_REAL_F32);
+    const size_t rows = ((size_t)1 << 34) + 4; /* 1 block of 4 rows, if it is cut to 32 bits */
+    struct pl_softmax_args softmax = {};
+    struct pl_correct_args correct = {};
+    struct pl_embedding_args embedding = {};
+
+    softmax.rows = correct.rows = embedding.rows = rows;
+    softmax.n = correct.classes = embedding.vocab = embedding.dim = 3;
+    if (strcmp(op, "softmax") == 0)
+        k->softmax_forward(&softmax);
+    else if (strcmp(op, "correct") == 0)
+        k->correct(&correct);
+    else
+        k->embedding_backward(&embedding);
+}
+
 int main(int argc, char **argv)
 {
     static float to[THREADS + 1];
@@ -131,7 +153,19 @@ int main(int argc, char **argv)
     CASE("much-shared")
     PL_LAUNCH(much_shared, 1, THREADS, 200 * 1024, to);
     CASE("large-grid")
-    PL_LAUNCH(nothing_wrong, dim3(1, 65536), THREADS, 0, to);
+    PL_LAUNCH(nothing_wrong, grid_of(1, 65536), THREADS, 0, to);
+    CASE("larger-grid")
+    PL_LAUNCH(nothing_wrong, (size_t)1 << 31, THREADS, 0, to);
+    CASE("one-block-in-32-bits")
+    PL_LAUNCH(nothing_wrong, ((size_t)1 << 32) + 1, THREADS, 0, to);
+    CASE("many-rows")
+    many_rows("softmax");
+    CASE("many-tokens")
+    many_rows("embedding");
+    CASE("many-labels")
+    many_rows("correct");
+    CASE("empty-grid")
+    PL_LAUNCH(nothing_wrong, 0, THREADS, 0, to);
     CASE("large-block")
     PL_LAUNCH(nothing_wrong, 1, 2048, 0, to);
     CASE("in-order")

@@ -435,7 +435,7 @@ static void cuda_copy_from(
 /* Collects all errors so far, including those of kernel launches. */
 static int report(struct pl_cuda_device *d, struct pl_error *err)
 {
-    pl_cuda_check(&d->status, "a kernel's launch", d->stream.error);
+    pl_cuda_check_ops(d);
     return pl_cuda_report(&d->status, d->base.name, err);
 }
 

@@ -30,6 +30,15 @@ struct pl_cuda_device {
     int multiprocessors, capability; /* capability: 90 is 9.0 */
 };
 
+/* Records the error of kernels' launches: CUDA's, or that an op was refused. */
+static inline void pl_cuda_check_ops(struct pl_cuda_device *d)
+{
+    if (d->stream.why)
+        pl_cuda_fail(&d->status, "an op", d->stream.why);
+    else
+        pl_cuda_check(&d->status, "a kernel's launch", d->stream.error);
+}
+
 /* The only exported symbol. Never NULL. */
 const struct pl_device_ops *plume_cuda_device(void);
 

@@ -27,7 +27,7 @@ int pl_cuda_capture_begin(struct pl_device *dev, struct pl_error *err)
     struct pl_cuda_device *d = of(dev);
     cudaError_t code;
 
-    pl_cuda_check(&d->status, "a kernel's launch", d->stream.error);
+    pl_cuda_check_ops(d);
     if (pl_cuda_report(&d->status, dev->name, err) < 0)
         return -EIO;
     code = cudaStreamBeginCapture(d->stream.stream, cudaStreamCaptureModeThreadLocal);
@@ -42,14 +42,18 @@ int pl_cuda_capture_begin(struct pl_device *dev, struct pl_error *err)
 static int take_failure(struct pl_cuda_device *d, cudaError_t code, struct pl_error *err)
 {
     const char *call = NULL, *why = NULL;
+    const char *refused = d->stream.why;
     int noted = d->stream.error;
     bool failed = pl_cuda_status_release(&d->status, &call, &why);
 
     d->stream.fixed = false;
     d->stream.error = cudaSuccess;
+    d->stream.why = NULL;
     (void)cudaGetLastError();
     if (failed)
         return pl_error_set(err, -EIO, "%s: %s", call, why);
+    if (refused)
+        return pl_error_set(err, -EIO, "an op: %s", refused);
     if (noted)
         return pl_cuda_error(err, d->base.name, "a kernel's launch", noted);
     return code == cudaSuccess ? 0 : pl_cuda_error(err, d->base.name, "cudaStreamEndCapture", code);

@@ -48,6 +48,14 @@ void pl_cuda_stream_note(struct pl_cuda_stream *of, int error)
     of->error = of->error ? of->error : error;
 }
 
+void pl_cuda_stream_refuse(struct pl_cuda_stream *of, const char *why)
+{
+    if (!of->error) {
+        of->error = cudaErrorInvalidConfiguration;
+        of->why = why;
+    }
+}
+
 /* There is none for 16 bits. */
 const struct pl_kernels *pl_kernels_cuda(enum pl_real real)
 {

@@ -562,6 +562,25 @@ static void test_a_missing_library_is_told_once(void **state)
     end();
 }
 
+/* In our own words; an error of CUDA's that follows from it is not told. */
+static void test_a_refused_op_is_reported(void **state)
+{
+    struct pl_device *dev;
+    struct pl_error err = {0};
+
+    fake_cuda_reset(100 * MIB);
+    dev = open_one(0);
+    ops->enter(dev);
+    pl_cuda_stream_refuse(pl_cuda_stream_current(), "it has too many rows");
+    pl_cuda_stream_note(pl_cuda_stream_current(), cudaErrorLaunchFailure);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(ops->sync(dev, &err), -EIO);
+        assert_string_equal(err.text, "an op failed on cuda:0 (Fake 0): it has too many rows");
+    }
+    ops->close(dev);
+    end();
+}
+
 /* The kernels' scratch is within the limit of memory, and is given back. */
 static void test_scratch_is_of_the_devices_memory(void **state)
 {
@@ -606,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_each_device_has_its_own_stream),
         cmocka_unit_test(test_a_copy_between_devices_is_in_the_order_of_both),
         cmocka_unit_test(test_a_copy_between_devices_that_fails_is_told_by_both),
+        cmocka_unit_test(test_a_refused_op_is_reported),
         cmocka_unit_test(test_tables_have_the_libraries_ops),
         cmocka_unit_test(test_an_untimed_device_takes_the_first_answer),
     };

@@ -95,6 +95,9 @@ static void ask(struct pair *p, unsigned which)
     case 6: /* a kernel's launch */
         pl_cuda_stream_note(pl_cuda_stream_current(), cudaErrorStreamCaptureUnsupported);
         break;
+    case 7:
+        pl_cuda_stream_refuse(pl_cuda_stream_current(), "it has too many rows");
+        break;
     default:
         fake_cuda.fails = "cudaMemsetAsync";
         fake_cuda.code = cudaErrorIllegalAddress;
@@ -113,6 +116,7 @@ static void test_a_capture_that_fails_leaves_the_device_as_it_was(void **state)
         "waiting: it cannot be part of a graph",
         "cudaMemcpyAsync: some error",
         "a kernel's launch failed on cuda:0 (Fake 0): some error",
+        "an op: it has too many rows",
         "cudaMemsetAsync: an illegal memory access was encountered",
     };
 
