@@ -6,6 +6,61 @@
 
 enum { MOST = 8 };
 
+/* Of numbers with fractions, as they are: the f64 sums about their mean. Sums in f32, of however
+ * few terms, may lose what f32 results show. first: the value of each channel's first, NAN: as
+ * others.
+ */
+static void as_they_are(const struct pl_kernels *got,
+                        size_t batch,
+                        size_t channels,
+                        size_t inner,
+                        double far,
+                        double first)
+{
+    static double sums[1 + 2 * MOST];
+    size_t values = batch * channels * inner;
+    float *x = check_floats(values, FILL_ZERO), *y = check_floats(values, FILL_RANDOM);
+    float *mean = check_floats(channels, FILL_RANDOM), *inv_std = check_copy(mean, channels);
+    struct pl_batchnorm_args a = {.batch = batch,
+                                  .channels = channels,
+                                  .inner = inner,
+                                  .training = true,
+                                  .alone = true,
+                                  .x = x,
+                                  .sums = sums,
+                                  .mean = mean,
+                                  .inv_std = inv_std,
+                                  .y = y};
+
+    check_case("batchnorm %zux%zux%zu, %g from 0, first %g", batch, channels, inner, far, first);
+    for (size_t i = 0; i < values; i++) {
+        double v = 0;
+
+        for (int k = 0; k < 4; k++)
+            v += (double)check_random(1 << 20) * 0x1p-20 - 0.5;
+        x[i] = (float)(i < inner * channels && i % inner == 0 && !isnan(first) ? first : far + v);
+    }
+    got->batchnorm_sums(&a);
+    got->batchnorm_forward(&a);
+    for (size_t c = 0; c < channels; c++) {
+        double m = 0, var = 0, n = (double)(batch * inner);
+
+        for (int pass = 0; pass < 2; pass++)
+            for (size_t k = 0; k < batch * inner; k++) {
+                double v = (double)x[(k / inner * channels + c) * inner + k % inner];
+
+                if (pass)
+                    var += (v - m) * (v - m) / n;
+                else
+                    m += v / n;
+            }
+        /* A rounding of each result, and one of a sum. */
+        check_close("mean", c, mean[c], m, 1.01 * CHECK_EPS * (fabs(m) + sqrt(var)));
+        check_close("inv_std", c, inv_std[c], 1 / sqrt(var), 1.5 * CHECK_EPS / sqrt(var));
+    }
+    check_end_case();
+}
+
 /* The squares of whole numbers near 2^24 need all bits of an f64, so that the mean of few of them
  * has lost the variance. momentum is 1. Not alone, with sums from the means of the first ones.
  * Channels that are a multiple of 4, GPUs take together. */
@@ -87,6 +142,15 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 
     bool wide = check_storage() == PL_REAL_F32 || check_storage() == PL_REAL_F64;
 
+    for (size_t i = 0; i < PL_COUNT(places) && wide; i++)
+        for (int odd = 0; odd < 3; odd++) {
+            double first = odd == 0 ? (double)NAN : odd == 1 ? (double)places[i] + 100 : 1e15;
+
+            as_they_are(got, 700, 4, 1, (double)places[i] / 64, first);
+            as_they_are(got, 3, 5, 700, (double)places[i] / 64, first);
+            as_they_are(got, 5, 3, 332, (double)places[i] / 64, first);
+            as_they_are(got, 9, 5, 1, (double)places[i] / 64, first);
+        }
     for (size_t i = 0; i < PL_COUNT(places) && wide; i++)
         for (int alone = 1; alone >= 0; alone--) {
             all(ref, places[i], alone);
