@@ -183,6 +183,10 @@ TXT
     run -0 plstat why "$SWEEP"
     [[ $output == *"the job's set-up failed, exit 1"*'printf: write error: File too large'* ]]
     [ ! -e after ]
+    # A program of the set-up gets the signal, though plsubmit and the job script outlive it.
+    submit --local --setup '(ulimit -f 64; head -c 100000 /dev/zero >big) || echo $? >code' -- true
+    wait_for 30 has_state 0 'done'
+    [ "$(<code)" = 153 ]
     # Nor is there room for what the job script says of its end.
     submit --local --setup "printf '%70000s'" --setup 'ulimit -f 64; false' -- true
     wait_for 30 has_state 0 failed

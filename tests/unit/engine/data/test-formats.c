@@ -280,6 +280,7 @@ static void test_csv_of_a_first_line_with_numbers_and_texts(void **state)
     refused(&s, TEXT("5.1,3.5,setosa\n4.9,3,setosa\n"), "line 1 has 2 numbers and 1 other texts");
     s.columns = NULL;
     refused(&s, TEXT("5.1,,1\n4.9,3,1\n"), "line 1 has 2 numbers and 1 other texts");
+    refused(&s, TEXT("2019,a,b\n4.9,3,1\n"), "line 1 has 1 numbers and 2 other texts");
     s.columns = "0,1";
     s.header = -1;
     assert_int_equal(parse(&s, TEXT("5.1,3.5,setosa\n4.9,3,setosa\n"), &a, &err), 0);

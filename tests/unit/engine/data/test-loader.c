@@ -3,6 +3,7 @@
 #include "runtime/engine/data/loader.h"
 #include "runtime/engine/data/open.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -123,6 +124,44 @@ static void test_numbers_far_from_0_are_shifted_before_they_are_rounded(void **s
 
         assert_float_equal(got[0], 0, 1e-7);
         assert_float_equal(got[1], want, 1e-6);
+    }
+    pl_loader_finish(&l);
+}
+
+/* Numbers of all types become f64 without a rounding to f32. */
+static void test_numbers_of_f64_are_not_rounded_to_f32(void **state)
+{
+    static const double f64[] = {0, 100.1};
+    static const float f32[] = {0, 101};
+    static const int32_t i32[] = {0, 16777217};
+    static const uint16_t u16[] = {0, 65535};
+    static const uint8_t u8[] = {0, 255};
+    static const double values[] = {100.1, 101, 16777217, 65535, 255};
+    const struct plume_array arrays[] = {
+        {.dtype = PLUME_F64, .rank = 1, .shape = {2}, .count = 2, .stride = 8, .data = f64},
+        {.dtype = PLUME_F32, .rank = 1, .shape = {2}, .count = 2, .stride = 4, .data = f32},
+        {.dtype = PLUME_I32, .rank = 1, .shape = {2}, .count = 2, .stride = 4, .data = i32},
+        {.dtype = PLUME_U16, .rank = 1, .shape = {2}, .count = 2, .stride = 2, .data = u16},
+        {.dtype = PLUME_U8, .rank = 1, .shape = {2}, .count = 2, .stride = 1, .data = u8},
+    };
+    struct plume_data data = {.n_fields = PL_COUNT(arrays)};
+    struct pl_loader_options options = {.real = PL_REAL_F64, .batch_size = 2, .world_size = 1};
+    const struct plume_batch *batch;
+    struct pl_loader l;
+
+    for (size_t i = 0; i < PL_COUNT(arrays); i++) {
+        data.field[i].array = &arrays[i];
+        data.field[i].dtype = PLUME_F32;
+        data.field[i].scale = 0.1;
+        data.field[i].shift = 1e-9;
+    }
+    assert_int_equal(pl_loader_open(&l, &data, &options, NULL), 0);
+    batch = pl_loader_next(&l);
+    for (size_t i = 0; i < PL_COUNT(arrays); i++) {
+        const double *got = batch->field[i]->data;
+
+        assert_true(got[0] == 1e-9);
+        assert_true(fabs(got[1] - (values[i] * 0.1 + 1e-9)) < 1e-15 * values[i]);
     }
     pl_loader_finish(&l);
 }
@@ -273,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_batches_are_converted),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_numbers_far_from_0_are_shifted_before_they_are_rounded),
+        cmocka_unit_test(test_numbers_of_f64_are_not_rounded_to_f32),
         cmocka_unit_test(test_own_source),
         cmocka_unit_test(test_synthetic_fields),
         cmocka_unit_test(test_prefetching_changes_nothing),
