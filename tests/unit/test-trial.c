@@ -344,6 +344,10 @@ static void test_program_values(void **state)
     char **argv = NULL;
 
     setenv("PLUME_TRIAL", "1", 1);
+    unsetenv("PLUME_ATTEMPT");
+    assert_int_equal(pl_trial_program(&argv, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "PLUME_ATTEMPT is not set"));
+    setenv("PLUME_ATTEMPT", "0", 1);
     assert_int_equal(pl_trial_program(&argv, &err), 0);
     assert_string_equal(argv[0], "prog");
     assert_string_equal(argv[1], "--x=b c");
@@ -376,6 +380,7 @@ static void test_program_found(void **state)
     char **argv = NULL;
 
     setenv("PLUME_PROGRAM", "/venv/bin/prog", 1);
+    setenv("PLUME_ATTEMPT", "0", 1);
     assert_int_equal(pl_trial_program(&argv, &err), 0);
     assert_string_equal(argv[0], "/venv/bin/prog");
     assert_string_equal(argv[1], "--x=a");
