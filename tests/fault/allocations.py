@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
 import re
@@ -355,7 +356,9 @@ def main():
     args = parser.parse_args()
     good, todo = cases(args)
     bad, count = 0, {}
-    with concurrent.futures.ProcessPoolExecutor(args.jobs) as pool:
+    # The workers share what this process has set up: Python 3.14 starts them anew by default.
+    fork = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(args.jobs, fork) as pool:
         futures = [pool.submit(one, name, n, good[name]) for name, n in todo]
         for f in concurrent.futures.as_completed(futures):
             name, nth, outcome = f.result()
