@@ -421,16 +421,21 @@ int pl_change_command(const char *const *argv, bool *ret_ended, struct pl_error 
 
 int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error *err)
 {
+    struct pl_error first = {0};
     int r = 0;
 
-    for (; *jobs && r == 0; jobs++) {
+    /* Slurm refuses one array for a reason of its own: the others do not run on for that. */
+    for (; *jobs && (r == 0 || r == -EREMOTEIO); jobs++) {
         const char *cancel[] = {"scancel", *jobs, NULL};
         const char *other[] = {"scontrol", kind == PL_CHANGE_HOLD ? "hold" : "release", *jobs,
                                NULL};
+        struct pl_error why = {0};
         bool ended;
 
-        r = pl_change_command(kind == PL_CHANGE_CANCEL ? cancel : other, &ended, err);
+        r = pl_change_command(kind == PL_CHANGE_CANCEL ? cancel : other, &ended, &why);
+        if (r < 0 && !first.code)
+            first = why;
     }
     pl_slurm_jobs_expire(geteuid());
-    return r;
+    return first.code ? pl_error_set(err, first.code, "%s", first.text) : 0;
 }

@@ -70,7 +70,7 @@ int pl_change_jobs(const json_t *states, const int64_t *trials, size_t n, char *
 int pl_change_plan_retry(
     struct pl_run *run, const int64_t *trials, size_t n, unsigned max, struct pl_error *err);
 
-/* Cancels, holds or releases the jobs. -EREMOTEIO: Slurm refused; err has its text. */
+/* Cancels, holds or releases the jobs. -EREMOTEIO: Slurm refused some; err has its first text. */
 int pl_change_apply(enum pl_change_kind kind, char *const *jobs, struct pl_error *err);
 
 /* Runs one of Slurm's commands. *ret_ended: it failed only because the jobs have ended meanwhile.

@@ -312,6 +312,21 @@ limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
     plsubmit --cancel "$SWEEP"
 }
 
+@test "--cancel of several arrays goes on where Slurm refuses one" {
+    submit --sbatch hold --grid a=1,2 -- true
+    first=$JOBS
+    submit --extend "$SWEEP" --grid a=3,4
+    mkdir fakes
+    printf '#!/bin/sh\ncase $1 in %s_*) echo "scancel: error: no" >&2; exit 1 ;; esac\nexec %s "$@"\n' \
+        "$first" "$(command -v scancel)" >fakes/scancel
+    chmod +x fakes/scancel
+    PATH=$PWD/fakes:$PATH run -1 --separate-stderr plsubmit --cancel "$SWEEP"
+    [ "$stderr" = "plsubmit: scancel ${first}_[0-1]: scancel: error: no" ]
+    [ "$(squeue -h -r -o '%F' | sort -u)" = "$first" ]
+    run -0 plsubmit --cancel "$SWEEP"
+    wait_for 30 queue_is_empty
+}
+
 @test "--update of what cannot be recorded says that Slurm has it" {
     submit --sbatch hold -t 1 --grid a=1,2 -- true
     mkdir fakes
