@@ -203,6 +203,18 @@ CALL(grad_stats, grad_stats)
 CALL(sgd, sgd)
 CALL(adam, adam)
 
+static void call_batchnorm(const void *args)
+{
+    table->batchnorm_sums((const struct pl_batchnorm_args *)args);
+    table->batchnorm_forward((const struct pl_batchnorm_args *)args);
+}
+
+static void call_batchnorm_backward(const void *args)
+{
+    table->batchnorm_back_sums((const struct pl_batchnorm_args *)args);
+    table->batchnorm_backward((const struct pl_batchnorm_args *)args);
+}
+
 /* ---- rows ---- */
 
 static size_t less(const struct bench *b, size_t n)
@@ -354,6 +366,47 @@ static void layernorm(struct bench *b, size_t rows, size_t n, bool back)
     measure(b, back ? "layernorm backward" : "layernorm",
             back ? call_layernorm_backward : call_layernorm_forward, &a, 0,
             size_of(b, (back ? 3.0 : 2.0) * (double)(rows * n)), "%zu x %zu", rows, n);
+}
+
+/* With relu, of images whose channels are last, by one GPU alone; half: x, y and their gradients
+ * are bf16, of the f32 table. Forward reads x twice, backward x and dy. */
+static void batchnorm(struct bench *b, size_t rows, size_t channels, bool half, bool back)
+{
+    struct pl_batchnorm_args a = {.channels = channels,
+                                  .inner = 1,
+                                  .eps = 1e-5,
+                                  .momentum = 0.1,
+                                  .training = true,
+                                  .relu = true,
+                                  .alone = true,
+                                  .x_half = half,
+                                  .y_half = half,
+                                  .half = PL_HALF_BF16};
+    enum pl_real real = b->real;
+
+    a.batch = rows = less(b, rows);
+    a.w = numbers(b, channels);
+    a.b = numbers(b, channels);
+    a.dw = numbers(b, channels);
+    a.db = numbers(b, channels);
+    a.mean = row_values(b, channels);
+    a.inv_std = row_values(b, channels);
+    a.running_mean = row_values(b, channels);
+    a.running_var = row_values(b, channels);
+    a.factors = row_values(b, PL_BATCHNORM_FACTORS * channels);
+    a.sums = bytes(b, (1 + 2 * channels) * sizeof(double));
+    a.back_sums = bytes(b, (1 + 2 * channels) * sizeof(double));
+    if (half)
+        b->real = PL_REAL_BF16;
+    a.x = numbers(b, rows * channels);
+    a.y = numbers(b, rows * channels);
+    a.dy = numbers(b, rows * channels);
+    a.dx = numbers(b, rows * channels);
+    measure(b, back ? "batch norm backward" : "batch norm",
+            back ? call_batchnorm_backward : call_batchnorm, &a, 0,
+            size_of(b, (back ? 5.0 : 3.0) * (double)(rows * channels)), "%zu x %zu, relu", rows,
+            channels);
+    b->real = real;
 }
 
 static void cross_entropy(struct bench *b, size_t rows, size_t classes, bool back)
@@ -535,6 +588,9 @@ static void all(struct bench *b, enum pl_real real)
     sum(b, 16384, 768);
     if (real != PL_REAL_F32)
         return;
+    for (int half = 0; half < 2; half++)
+        for (int back = 0; back < 2; back++)
+            batchnorm(b, (size_t)128 * 56 * 56, 64, half, back);
     narrow(b, 124439808);
     look(b, 124439808);
     optimizer(b, 124439808, false);
