@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/slurm/slurm_compat.h"
+#include "launcher/slurm/slurm_compat_private.h"
 
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
@@ -16,6 +17,12 @@
 /* libslurm's copy of slurm.conf, which it exports but does not declare. A ping of a controller that
  * slurm.conf does not have reads past an array, so their number must be known. */
 extern slurm_conf_t slurm_conf __attribute__((weak));
+
+/* squeue(1)'s names of reasons, which libslurm exports but does not declare either. 22.05 has the
+ * first, 24.11 and 26.05 have the second. */
+extern const char *slurm_job_reason_string(enum job_state_reason reason) __attribute__((weak));
+extern const char *slurm_job_state_reason_string(enum job_state_reason reason)
+    __attribute__((weak));
 
 /* Without a controller other requests retry for half a minute; a ping does not. */
 int pl_slurm_query_ping(struct pl_error *err)
@@ -65,9 +72,9 @@ static const char *state_name(uint32_t state)
     return base < PL_COUNT(names) && names[base] ? names[base] : "UNKNOWN";
 }
 
-/* squeue(1)'s names of the usual reasons; Slurm's function for them is not part of its API. NULL:
- * no reason. "Other": a rare one. */
-static const char *reason_name(const slurm_job_info_t *job)
+/* The usual reasons have their names here: Slurm's function for all of them is not part of its API.
+ */
+const char *pl_slurm_reason_name(uint32_t reason)
 {
     static const struct {
         unsigned reason;
@@ -102,12 +109,21 @@ static const char *reason_name(const slurm_job_info_t *job)
         {WAIT_DEP_INVALID, "DependencyNeverSatisfied"},
     };
 
-    if (job->state_desc && *job->state_desc)
-        return job->state_desc;
+    if (reason == WAIT_NO_REASON)
+        return NULL;
     for (size_t i = 0; i < PL_COUNT(names); i++)
-        if (names[i].reason == job->state_reason)
+        if (names[i].reason == reason)
             return names[i].name;
-    return job->state_reason == WAIT_NO_REASON ? NULL : "Other";
+    if (slurm_job_state_reason_string)
+        return slurm_job_state_reason_string(reason);
+    return slurm_job_reason_string ? slurm_job_reason_string(reason) : "Other";
+}
+
+static const char *reason_of(const slurm_job_info_t *job)
+{
+    bool described = job->state_desc && *job->state_desc;
+
+    return described ? job->state_desc : pl_slurm_reason_name(job->state_reason);
 }
 
 static int set_int(json_t *o, const char *key, int64_t value)
@@ -146,7 +162,7 @@ static int add_job(json_t *list, const slurm_job_info_t *job)
     r |= set_text(o, "state", state_name(job->job_state));
     if (job->job_state & JOB_COMPLETING)
         r |= json_object_set_new(o, "completing", json_true());
-    r |= set_text(o, "reason", reason_name(job));
+    r |= set_text(o, "reason", reason_of(job));
     r |= set_text(o, "name", job->name);
     r |= set_text(o, "nodes", job->nodes && *job->nodes ? job->nodes : NULL);
     r |= set_int(o, "n_nodes", job->num_nodes);
