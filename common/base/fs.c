@@ -386,6 +386,7 @@ char *pl_home_dir(struct pl_error *err)
 {
     const char *dir = pl_env(PL_ENV_PLUME_HOME), *home = pl_env(PL_ENV_HOME);
     char *path;
+    int r;
 
     if (!dir || !*dir) {
         if (!home || home[0] != '/') {
@@ -405,11 +406,23 @@ char *pl_home_dir(struct pl_error *err)
         pl_error_set(err, -ENOMEM, "out of memory");
         return NULL;
     }
-    if (pl_mkdir_private(path, err) < 0) {
+    r = pl_mkdir_private(path, err);
+    if (r < 0) {
+        pl_home_hint(err, r);
         free(path);
         return NULL;
     }
     return path;
+}
+
+int pl_home_hint(struct pl_error *err, int code)
+{
+    static const int elsewhere[] = {-ENOENT, -EROFS, -EACCES, -ENOSPC, -EDQUOT};
+
+    for (size_t i = 0; i < PL_COUNT(elsewhere); i++)
+        if (code == elsewhere[i])
+            return pl_error_wrap(err, code, "set PLUME_HOME to a folder that all nodes share");
+    return code;
 }
 
 int pl_send_fds(int sock, const void *data, size_t len, const int *fds, size_t n_fds)

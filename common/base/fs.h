@@ -79,6 +79,10 @@ int pl_secret_create(const char *path, const void *data, size_t len, struct pl_e
 /* ~/.plume (or $PLUME_HOME), made 0700 on first use; caller frees. NULL with err set. */
 char *pl_home_dir(struct pl_error *err);
 
+/* A write below pl_home_dir() has failed with `code`: puts the advice to choose another folder in
+ * front of the text in err, where that helps. Returns code. */
+int pl_home_hint(struct pl_error *err, int code);
+
 /* The folder of the running program's file; caller frees. NULL when out of memory or unknown. */
 char *pl_program_folder(void);
 

@@ -54,6 +54,19 @@ echo "$WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $PLUME_RUNTIME $PL
     done
 }
 
+@test "a step that has no place for its record names the way to one" {
+    for way in plrun plugin; do
+        as_user mkdir -m 0700 "$way.home"
+        as_user mkdir -m 0500 "$way.home/steps"
+        ranks "$way" "$way" -N2 -n2 -- true &
+    done
+    wait
+    for way in plrun plugin; do
+        rc_is "$way" 1
+        grep -F "set PLUME_HOME to a folder that all nodes share: cannot" "$way".err
+    done
+}
+
 @test "the user's own settings are kept, Plume's are there where he set none" {
     show='echo "$OMP_NUM_THREADS|$NCCL_DEBUG|$NCCL_SOCKET_IFNAME|$NCCL_RAS_ADDR|$MASTER_PORT|$RANK|'
     show+='$JAX_COORDINATOR_ADDRESS"'

@@ -318,6 +318,21 @@ static void test_home_dir_choice(void **state)
     chmod(b, 0755);
     assert_null(pl_home_dir(&err));
     assert_int_equal(err.code, -EPERM);
+    assert_null(strstr(err.text, "PLUME_HOME")); /* another folder is not the way */
+}
+
+/* As on a node that does not have the users' homes. */
+static void test_home_dir_missing(void **state)
+{
+    struct pl_error err = {0};
+    char home[128];
+
+    snprintf(home, sizeof(home), "%s/not/there", top);
+    setenv("HOME", home, 1);
+    assert_null(pl_home_dir(&err));
+    assert_int_equal(err.code, -ENOENT);
+    assert_non_null(
+        strstr(err.text, "set PLUME_HOME to a folder that all nodes share: cannot make"));
 }
 
 static void test_send_fds_with_data(void **state)
@@ -482,6 +497,7 @@ int main(void)
         IN_TOP(test_secret_read_length),
         IN_TOP(test_secret_create_race),
         IN_TOP(test_home_dir_choice),
+        IN_TOP(test_home_dir_missing),
         cmocka_unit_test(test_send_fds_with_data),
         cmocka_unit_test(test_recv_fds_too_many),
         cmocka_unit_test(test_write_all_reports),

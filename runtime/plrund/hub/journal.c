@@ -61,7 +61,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = pl_mkdir_p(steps, 0700, err);
     if (r < 0)
-        return r;
+        return pl_home_hint(err, r);
     r = -EEXIST;
     for (unsigned n = 0; r == -EEXIST && n < 10000; n++) { /* Slurm reuses job numbers */
         free(id);
@@ -75,7 +75,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
         r = pl_run_create(dir, &desc, err);
     }
     if (r < 0)
-        return r;
+        return pl_home_hint(err, r);
     key = pl_path_join(dir, "key"); /* the step's secret, at the same place as any run's */
     if (!key)
         return pl_error_set(err, -ENOMEM, "out of memory");
