@@ -72,6 +72,19 @@ TXT
     [ "$(cat plume-? | tr '\0' '\n' | grep '^MASTER_PORT=' | sort -u | wc -l)" = 1 ]
 }
 
+# slurmstepd runs these scripts after all of a plugin's hooks, and before the program: what they export
+# is the task's last word, in plain Slurm, too. plrun is the program then, and replaces it.
+@test "a TaskProlog's exports win under the plugin, and not under plrun" {
+    printf '#!/bin/sh\necho export RANK=99\necho export MASTER_PORT=1\necho export SITE=yes\n' >prolog
+    chmod 755 prolog
+    run -0 as_user timeout 60 srun -Q -N2 -n2 --task-prolog="$PWD/prolog" --plume \
+        sh -c 'echo "$RANK $MASTER_PORT $SITE $WORLD_SIZE"'
+    [ "$(sort -u <<<"$output")" = '99 1 yes 2' ]
+    run -0 as_user timeout 60 srun -Q -N2 -n2 --task-prolog="$PWD/prolog" plrun -- \
+        sh -c '[ "$MASTER_PORT" != 1 ] && echo "$RANK $SITE $WORLD_SIZE"'
+    [ "$(sort <<<"$output")" = $'0 yes 2\n1 yes 2' ]
+}
+
 @test "96 ranks on 4 nodes have one world" {
     run -0 --separate-stderr as_user srun -Q --plume -N4 -n96 bash -c \
         'echo $RANK $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT'
