@@ -10,6 +10,7 @@
 #include <sys/vfs.h>
 
 #define ASK_MS 5000
+#define ACCOUNTING_POLICY "Job violates accounting/QOS policy" /* ESLURM_ACCOUNTING_POLICY */
 
 /* ---- can Slurm start it ---- */
 
@@ -51,7 +52,8 @@ static bool answer_start(const struct pl_run *run, struct pl_child_job *asked, c
         strstr(pl_buf_str(&child.err), "Resource temporarily unavailable"))
         return false; /* away, or its queue is full: sbatch tries again, and so does the caller */
     why = line_after(pl_buf_str(&child.err), "allocation failure: ");
-    if (why)
+    /* Slurm has taken the same job: what it now has too many of is that one, or what came since. */
+    if (why && strncmp(why, ACCOUNTING_POLICY, strlen(ACCOUNTING_POLICY)) != 0)
         *ret = pl_strf("Slurm cannot start the trials now: %s; they wait until it can. The reason: "
                        "plstat sweep %s",
                        why, pl_run_sweep(run));
