@@ -3,9 +3,8 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/own.h"
-#include "common/base/shared_fs.h"
 #include "common/base/tail.h"
+#include "runtime/plrund/daemon/file_work.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -15,14 +14,12 @@
 
 #define PENDING_MAX ((size_t)256 * 1024) /* unwritten bytes at which reading stops */
 #define SKIP_MS 5000 /* for a file system: then the rank goes on, and the file lacks output */
-#define LINE_MAX_BYTES 4096         /* longer lines are searched for metrics in parts */
-#define READ_BYTES 65536            /* at once */
-#define WRITE_BYTES ((size_t)32768) /* at once: a file system that is slow answers in SKIP_MS */
-#define DRAIN_READS 32              /* so many at once */
+#define LINE_MAX_BYTES 4096 /* longer lines are searched for metrics in parts */
+#define READ_BYTES 65536    /* at once */
+#define DRAIN_READS 32      /* so many at once */
 
 /* The rank's own file. The loop fills `queue`; what is in `job` is its work's, once it is added. */
 struct file {
-    struct pl_disk *disk;
     bool wanted;      /* there is one, or will be: it gets the output */
     bool open, close; /* what the next work is to do, beside the lines */
     bool send;        /* likewise: other hosts are to see what it has */
@@ -32,19 +29,7 @@ struct file {
     bool skips;       /* the file system does not answer: the file lacks what comes now */
     size_t skipped;   /* bytes, since the queue's end */
     struct pl_buf queue;
-    struct {
-        struct pl_disk_job job;
-        int fd;
-        char *dir, *name;
-        bool open, close, send;
-        bool nfs;
-        size_t skipped; /* before the data */
-        struct pl_buf data;
-        size_t missing; /* bytes that the file does not have, at its end */
-        size_t lost;    /* bytes at the end of the data that it did not take */
-        int result;     /* of open */
-        bool warned, removed;
-    } work;
+    struct pl_file_work work;
 };
 
 struct pl_capture {
@@ -123,112 +108,12 @@ static void write_real(struct pl_capture *c)
     }
 }
 
-/* ---- the rank's file: work that may block ---- */
+/* ---- the rank's file ---- */
 
 static struct pl_capture *of_job(struct pl_disk_job *job)
 {
     return (struct pl_capture *)((char *)job - offsetof(struct pl_capture, file.work.job));
 }
-
-static int open_file(struct file *f, struct pl_error *err)
-{
-    _cleanup_close_ int dir_fd = -EBADF;
-    int r = pl_own_folder_open(AT_FDCWD, f->work.dir, &dir_fd, err);
-
-    if (r == -ENOENT) { /* another node made the folder: NFS may lag */
-        r = pl_mkdir_p(f->work.dir, 0777 & ~PL_OWN_MASK, err);
-        if (r == 0)
-            r = pl_own_folder_open(AT_FDCWD, f->work.dir, &dir_fd, err);
-    }
-    if (r < 0)
-        return r;
-    return pl_own_file_open(dir_fd, f->work.name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND,
-                            pl_own_mode(dir_fd, 0666), &f->work.fd, err);
-}
-
-/* On a full disk the file says where output is missing, once there is room again. False: it did
- * not take the note. */
-static bool write_note(struct file *f)
-{
-    char note[96] = "";
-    int size = snprintf(note, sizeof(note), "\n[plrund: %zu bytes could not be written]\n",
-                        f->work.missing);
-    ssize_t n = write(f->work.fd, note, (size_t)size);
-
-    if (n < size) { /* no part of the note stays */
-        if (n > 0 && ftruncate(f->work.fd, lseek(f->work.fd, 0, SEEK_END) - n) < 0)
-            pl_log_debug("child", "cannot truncate a rank's file");
-        return false;
-    }
-    f->work.missing = 0;
-    return true;
-}
-
-/* Returns how many bytes at the end of the data it did not take. */
-static size_t write_file(struct file *f)
-{
-    const char *data = f->work.data.data;
-    size_t len = f->work.data.len;
-    ssize_t n = 0;
-
-    f->work.missing += f->work.skipped;
-    if (f->work.missing && !write_note(f)) {
-        f->work.missing += len;
-        return len;
-    }
-    while (len) {
-        n = write(f->work.fd, data, PL_MIN(len, WRITE_BYTES));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        pl_disk_answered(f->disk);
-        data += n;
-        len -= (size_t)n;
-    }
-    if (len && !f->work.warned)
-        pl_log_warn("child", "cannot write a rank's file: %s; the run goes on", strerror(errno));
-    f->work.warned = f->work.warned || len;
-    f->work.missing = len;
-    return len;
-}
-
-/* Not by fstat(): it asks for times, for which an NFS client first sends what was written, and
- * waits. */
-static bool is_removed(int fd)
-{
-    struct statx st;
-    struct stat old;
-
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_NLINK, &st) == 0 && st.stx_mask & STATX_NLINK)
-        return st.stx_nlink == 0;
-    return fstat(fd, &old) == 0 && old.st_nlink == 0; /* a container may forbid statx() */
-}
-
-static void file_work(struct pl_disk_job *job)
-{
-    struct pl_capture *c = of_job(job);
-    struct file *f = &c->file;
-    struct pl_error err = {0};
-
-    if (f->work.open && (f->work.result = open_file(f, &err)) < 0)
-        pl_log_warn("child", "%s", pl_error_text(&err));
-    if (f->work.open)
-        f->work.nfs = f->work.fd >= 0 && pl_file_is_on_nfs(f->work.fd);
-    f->work.lost = f->work.data.len;
-    if (f->work.fd >= 0 &&
-        (f->work.data.len || f->work.skipped || (f->work.close && f->work.missing))) {
-        f->work.lost = write_file(f);
-        f->work.removed = is_removed(f->work.fd);
-    }
-    if (f->work.send)
-        pl_file_send(f->work.fd);
-    /* a network file system writes it now */
-    if (f->work.close && f->work.fd >= 0 && close(PL_TAKE_FD(f->work.fd)) < 0 && !f->work.warned)
-        pl_log_warn("child", "a rank's file may lack output: %s", strerror(errno));
-}
-
-/* ---- the same in the loop ---- */
 
 static void destroy(struct pl_capture *c)
 {
@@ -236,9 +121,7 @@ static void destroy(struct pl_capture *c)
     pl_tail_finish(&c->tail);
     pl_buf_finish(&c->line);
     pl_buf_finish(&c->file.queue);
-    pl_buf_finish(&c->file.work.data);
-    free(c->file.work.dir);
-    free(c->file.work.name);
+    pl_file_work_finish(&c->file.work);
     free(c);
 }
 
@@ -272,9 +155,9 @@ static void send_file(struct pl_capture *c)
     f->work.send = f->send;
     f->open = f->send = false;
     f->under_way = true;
-    f->work.job.work = file_work;
+    f->work.job.work = pl_file_work;
     f->work.job.done = file_done;
-    pl_disk_add(f->disk, &f->work.job);
+    pl_disk_add(f->work.disk, &f->work.job);
 }
 
 /* There is no file: the target gets what has waited for it, and all that comes. */
@@ -320,7 +203,7 @@ static size_t file_waiting(const struct file *f)
 /* The rank waits for a slow file system, as it would without us, but not for one that blocks. */
 static bool may_skip(const struct file *f)
 {
-    return f->skips || pl_disk_busy_ms(f->disk) >= SKIP_MS;
+    return f->skips || pl_disk_busy_ms(f->work.disk) >= SKIP_MS;
 }
 
 /* False: the file will lack these bytes. */
@@ -503,7 +386,7 @@ int pl_capture_create(uv_loop_t *loop,
     }
     *c = (struct pl_capture){.read_fd = read_fd,
                              .real_fd = real_fd,
-                             .file = {.disk = disk, .work.fd = -EBADF},
+                             .file.work = {.disk = disk, .fd = -EBADF},
                              .pending = pending,
                              .rules = rules,
                              .n_rules = n_rules,
@@ -571,7 +454,7 @@ void pl_capture_tick(struct pl_capture *c, bool send)
 {
     if (!c)
         return;
-    if (send && c->file.unsent && !c->file.closed && pl_disk_has_thread(c->file.disk)) {
+    if (send && c->file.unsent && !c->file.closed && pl_disk_has_thread(c->file.work.disk)) {
         c->file.send = true;
         send_file(c);
     }
