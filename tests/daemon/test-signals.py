@@ -219,6 +219,19 @@ def test_cancelled_as_the_daemon_starts(step):
                   (128 + number, state, 128 + number))
 
 
+def test_suspended_as_the_daemon_starts(step):
+    """Slurm does that by SIGTSTP and SIGCONT: they end nothing, and why the daemon has not started is said."""
+    for name in "TSTP", "CONT", "WINCH":
+        with another_step() as own:
+            shutil.copy(PLRUN, own.path("bin", "plrun"))
+            with open(own.path("bin", "plrund"), "w", encoding="utf-8") as f:
+                f.write(f"#!/bin/sh\n[ $1 = --unable ] || kill -{name} $PPID\nexit 1\n")
+            os.chmod(own.path("bin", "plrund"), 0o755)
+            code, said = plrun(own, "true", tool=own.path("bin", "plrun"))
+            equal((name, code), (name, 1))
+            assert "node daemon" in said, said
+
+
 def test_daemon_gone_before_the_verdict(step):
     """A rank that ended well, but of which nobody knows: its plrun does not report success."""
     program = "trap 'exit 0' TERM; kill -KILL $(cat daemon); while :; do sleep 0.05; done"

@@ -49,6 +49,7 @@ static void test_open_missing(void **state)
 
     assert_int_equal(pl_nvml_open(&nvml, "/nonexistent/libnvidia-ml.so.1", &err), -ENOENT);
     assert_non_null(strstr(err.text, "/nonexistent/libnvidia-ml.so.1"));
+    assert_int_equal(pl_nvml_open(&nvml, "/dev/null", &err), -EIO); /* there, and no library */
     assert_int_equal(pl_nvml_open(&nvml, "libc.so.6", &err), -ENOSYS);
     assert_string_equal(err.text, "'libc.so.6' has no nvmlInit_v2");
     assert_null(nvml.library);
