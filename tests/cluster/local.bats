@@ -371,7 +371,7 @@ is_finishing() {
     ! wait_until 2 is_finishing || false
     touch go
     wait_for 30 sweep_is '10 done'
-    ! grep -r 'ended the set-up' "$RUN" || false
+    ! grep 'ended the set-up' "$RUN"/slurm-*.out || false
 }
 
 @test "SIGTERM before the trial is claimed ends it with a result" {
