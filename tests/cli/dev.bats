@@ -62,7 +62,7 @@ sum() {
 @test "a lint tool that is missing skips the check for a person, and fails it in CI" {
     mkdir bin build
     for name in bash dirname env git grep head sed sort; do
-        ln -s "$(command -v "$name")" bin/
+        [[ $name == git ]] && ! command -v git >/dev/null || ln -s "$(command -v "$name")" bin/
     done
     run -77 env -u CI PATH="$PWD/bin" "$SRC/tests/lint/shell.sh" "$SRC" build
     [[ $output == *'no shellcheck; ./dev deps lint'* ]]

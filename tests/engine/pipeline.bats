@@ -145,7 +145,7 @@ needs() {
     local -a gpt=(gpt --layers 8 --width 384 --context 8 --batch_size 4 --optimizer adam --max-steps 1)
     export OMP_NUM_THREADS=1 # threads have stacks
     (ulimit -v 180000 # KiB, of each rank
-    says 1 "14232576 parameters, their gradients and the optimizers' state do not fit in the memory of rank 0 (--strategy sharded --shard param shares them among ranks, --strategy pipeline the layers): out of memory for" "${SHORT[@]}" "${gpt[@]}"
+    says 1 " parameters, their gradients and the optimizers' state do not fit in the memory of rank 0 (--strategy sharded --shard param shares them among ranks, --strategy pipeline the layers): out of memory for" "${SHORT[@]}" "${gpt[@]}"
     pltrain "${SHORT[@]}" "${PIPE[@]}" --stages 4 --checkpoint-dir c --save-weights-only "${gpt[@]}" >out)
     grep -q "^test_loss" out
     (($(stat -c %s c/epoch=0-step=1.ckpt) > 50000000)) # each rank has written its part

@@ -34,7 +34,8 @@ losses_of() {
     [ -s one ]
     for k in 2 4; do
         losses_of --max-steps 4 --tensor-parallel $k "${GPT[@]}" | cmp - one
-        grep -qx "tensor parallel over $k ranks: 4 of 5 linear layers, 1 of 1 attentions, 66 % of the parameters" losses.out
+        # The share depends on the letters of the system's licences: 86 in Debian 12, 92 in forky.
+        grep -qx "tensor parallel over $k ranks: 4 of 5 linear layers, 1 of 1 attentions, 6[0-9] % of the parameters" losses.out
         [ "$(grep -c "param hash" losses.out)" -eq $k ]
         [ "$(sed -n 's/.*param hash //p' losses.out | sort -u | wc -l)" -eq 1 ]
     done
