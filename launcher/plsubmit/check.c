@@ -140,8 +140,10 @@ static char *after(const char *text, const char *prefix)
 /* sbatch itself says whether Slurm takes and can start one trial. */
 static void check_start(struct checks *c, const struct pl_launch *launch)
 {
+    static const char failure[] = "allocation failure: ";
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_strv_freep) char **argv = NULL, **env = NULL;
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     _cleanup_free_ char *text = NULL;
     struct pl_error err = {0};
     const char *said;
@@ -172,10 +174,14 @@ static void check_start(struct checks *c, const struct pl_launch *launch)
             text ? text : "");
         return;
     }
-    text = after(said, "allocation failure: ");
-    if (!text)
-        text = after(said, "sbatch: error: ");
-    add(c, false, "sbatch: %s", text ? text : "refused without a word");
+    if (pl_submit_join(said, &line) < 0) {
+        c->r = -ENOMEM;
+        return;
+    }
+    said = pl_buf_str(&line);
+    if (strncmp(said, failure, strlen(failure)) == 0)
+        said += strlen(failure);
+    add(c, false, "sbatch: %s", *said ? said : "refused without a word");
 }
 
 static void

@@ -206,6 +206,13 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
     chmod +x bin/scontrol
     PATH=$WORK/bin:$PATH run -1 plsubmit --check -p scavenge --requeue-on preempt true
     [[ ${lines[4]} == 'wrong  --requeue-on preempt: this Slurm cancels what it preempts (PreemptMode=CANCEL)'* ]]
+    # The words of a site's job_submit plugin come before Slurm's own.
+    mkdir refuses
+    printf '#!/bin/sh\nprintf "sbatch: error: %%s\\n" "policy: name a project" "see the manual" >&2\n' >refuses/sbatch
+    printf 'echo "allocation failure: Unspecified error" >&2; exit 1\n' >>refuses/sbatch
+    chmod +x refuses/sbatch
+    PATH=$PWD/refuses:$PATH run -1 plsubmit --check true
+    [[ $output == *'wrong  sbatch: policy: name a project; see the manual; allocation failure: Unspecified error'* ]]
     SLURM_CONF=/nonexistent run -1 plsubmit --check true
     [ "${lines[1]}" = "wrong  cannot read SLURM_CONF '/nonexistent'" ]
     [ ! -e runs ]
