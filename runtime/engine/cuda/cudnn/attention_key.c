@@ -14,9 +14,15 @@ static bool is_16_bit(enum pl_real real)
     return real == PL_REAL_BF16 || real == PL_REAL_F16;
 }
 
-static bool fits(size_t n)
+static bool is_empty(const struct pl_attention_args *a)
 {
-    return n > 0 && n <= INT32_MAX;
+    return a->batch == 0 || a->heads == 0 || a->time == 0 || a->keys == 0 || a->dim == 0;
+}
+
+static bool is_huge(const struct pl_attention_args *a)
+{
+    return a->batch > INT32_MAX || a->heads > INT32_MAX || a->time > INT32_MAX ||
+           a->keys > INT32_MAX;
 }
 
 /* Adds an array to the key. Returns why cuDNN cannot read (write) it, NULL: it can. */
@@ -69,8 +75,7 @@ bool pl_att_key_of(const struct pl_attention_args *args,
 
     memset(ret, 0, sizeof(*ret));
     *ret_why = NULL;
-    if (!is_16_bit(real) || !fits(a->batch) || !fits(a->heads) || !fits(a->time) ||
-        !fits(a->keys) || a->dim == 0)
+    if (!is_16_bit(real) || is_empty(a))
         return false;
     *ret = (struct pl_att_key){
         .batch = (int64_t)a->batch,
@@ -86,6 +91,8 @@ bool pl_att_key_of(const struct pl_attention_args *args,
     };
     if (a->dim > MOST_DIM || a->dim % 8 != 0)
         *ret_why = "it takes heads of 8, 16 and so on to 256 numbers";
+    else if (is_huge(a))
+        *ret_why = "a size is above 2147483647";
     else
         *ret_why = take_all(ret, a);
     return !*ret_why;

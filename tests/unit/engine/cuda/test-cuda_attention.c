@@ -252,6 +252,7 @@ static void test_what_is_not_asked_for_is_told_once(void **state)
         b = a, b.dq_add = true, left_alone(b, 0, 1);
         b = a, b.dk = NULL, left_alone(b, 0, 1);
         b = a, b.keys = 0, left_alone(b, 1, 1);
+        b = a, b.batch = (size_t)1 << 32, b.keys = 0, left_alone(b, 1, 1); /* it is empty */
     }
 #define SAID(what, why)                                                                            \
     "plume: warning: cuDNN does not do this, our own kernels do: bf16 attention" what              \
@@ -268,6 +269,26 @@ static void test_what_is_not_asked_for_is_told_once(void **state)
                                 SAID(", gradient", "16: it makes the gradients of queries, "
                                                    "keys and values, or none"));
 #undef SAID
+    end();
+}
+
+static void test_a_huge_one_is_told_once(void **state)
+{
+    struct pl_attention_args a = make_args(1, 2, 4, 4, 16, false);
+
+    fill();
+    set_arrays(&a, false, false);
+    a.batch = (size_t)1 << 31;
+    start(false);
+    listen_to_stderr();
+    left_alone(a, 1, 1);
+    left_alone(a, 1, 1);
+    assert_string_equal(
+        what_was_said(),
+        "plume: warning: cuDNN does not do this, our own kernels do: bf16 attention, batch "
+        "2147483648, 2 heads, 4 queries, 4 keys, dim 16: a size is above 2147483647\n"
+        "plume: warning: cuDNN does not do this, our own kernels do: bf16 attention, gradient, "
+        "batch 2147483648, 2 heads, 4 queries, 4 keys, dim 16: a size is above 2147483647\n");
     end();
 }
 
@@ -347,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_releases_with_faults_are_not_used),
         cmocka_unit_test(test_a_refusal_says_which_attention_and_why),
         cmocka_unit_test(test_what_is_not_asked_for_is_told_once),
+        cmocka_unit_test(test_a_huge_one_is_told_once),
         cmocka_unit_test(test_short_memory_is_told_once),
         cmocka_unit_test(test_engines_of_deterministic_runs_repeat),
         cmocka_unit_test(test_plans_and_scratch_are_kept),
