@@ -9,9 +9,12 @@
 #include <string.h>
 #include <time.h>
 
+#define SECONDS_MAX 1e12 /* 31,700 years */
+
 void pl_words_duration(double seconds, char *ret, size_t size)
 {
-    long long s = seconds < 0 || !isfinite(seconds) ? -1 : (long long)seconds;
+    /* of a file: it may be any number, also one that no integer has */
+    long long s = seconds >= 0 && seconds < SECONDS_MAX ? (long long)seconds : -1;
 
     if (s < 0)
         snprintf(ret, size, "-");
