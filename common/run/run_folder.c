@@ -267,6 +267,11 @@ enum pl_objective pl_run_objective(const struct pl_run *run, const char **ret_me
     return strncmp(s, "max:", 4) == 0 ? PL_OBJECTIVE_MAX : PL_OBJECTIVE_MIN;
 }
 
+const char *pl_run_cluster(const struct pl_run *run)
+{
+    return pl_json_string(run->sweep, "cluster");
+}
+
 size_t pl_run_n_submissions(const struct pl_run *run)
 {
     return json_array_size(json_object_get(run->sweep, "submissions"));

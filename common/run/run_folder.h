@@ -120,6 +120,8 @@ struct pl_run_submission {
     const char *tasks; /* the array's indices, "0,3-8"; NULL: all below n_trials */
     unsigned retry;    /* number of the retry that submitted it; 0: the first submission */
 };
+/* The name of the cluster whose Slurm gets the trials; NULL: not known. */
+const char *pl_run_cluster(const struct pl_run *run);
 size_t pl_run_n_submissions(const struct pl_run *run);
 struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i);
 
@@ -245,6 +247,7 @@ struct pl_run_desc {
     const char *objective_metric;
     const char *const *sbatch_args; /* NULL-terminated; may be NULL */
     json_t *options;                /* see pl_run_options(); borrowed */
+    const char *cluster;            /* whose Slurm gets the trials; NULL: not known */
     const char *script;             /* text of job.sh; NULL: none */
     json_t *snapshot;               /* the record of --snapshot; borrowed; NULL: none */
     /* Makes folders of the caller's own in the new run folder: PL_RUN_SNAPSHOT; may be NULL. */

@@ -121,6 +121,8 @@ static int write_new_sweep(int dir_fd, const struct pl_run_desc *desc, struct pl
     if (!o)
         return pl_error_set(
             err, -ENOMEM, "cannot write sweep.json: out of memory, or a value is not valid UTF-8");
+    if (desc->cluster && json_object_set_new(o, "cluster", json_string(desc->cluster)) < 0)
+        return pl_error_nomem(err);
     if (desc->snapshot && json_object_set(o, "snapshot", desc->snapshot) < 0)
         return pl_error_nomem(err);
     if (desc->objective != PL_OBJECTIVE_NONE &&

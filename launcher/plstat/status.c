@@ -11,6 +11,7 @@
 #include "common/run/run_stop.h"
 #include "launcher/plstat/node_reasons.h"
 #include "launcher/plstat/status_private.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -323,12 +324,21 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
 {
     const struct pl_slurm_jobs *jobs = NULL;
     bool needed = false, required = false, ours;
+    _cleanup_free_ char *here = NULL;
+    const char *theirs;
     struct stat st;
 
     for (size_t i = 0; i < s->n_trials; i++)
         needed |= pl_trial_status_needs_slurm(&s->trials[i]);
     if (!needed || stat(pl_run_dir(s->run), &st) < 0)
         return NULL;
+    theirs = pl_run_cluster(s->run);
+    here = theirs ? pl_slurm_conf_cluster() : NULL;
+    if (here && strcmp(here, theirs) != 0) {
+        pl_notes_add(notes, true, "sweep %s is on cluster %s, but Slurm here is that of %s",
+                     pl_run_sweep(s->run), theirs, here);
+        return NULL;
+    }
     /* Slurm may hide other users' jobs: their absence proves nothing. */
     ours = st.st_uid == geteuid() || geteuid() == 0;
     if (ours)

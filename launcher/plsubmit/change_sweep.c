@@ -316,10 +316,10 @@ int pl_change_sweep(struct pl_spec *spec, char *const *words, const char *bin_di
         return pl_report_error(&err, PL_EXIT_USAGE);
     r = pl_change_open(spec->change, spec->changed, &change, &err);
     if (r < 0)
-        return pl_report_error(&err, r == -EPERM    ? PL_EXIT_FAILED
-                                     : r == -ENOENT ? PL_EXIT_NOT_FOUND
-                                     : r == -EBUSY  ? PL_EXIT_TRY_AGAIN
-                                                    : PL_EXIT_USAGE);
+        return pl_report_error(&err, r == -EPERM || r == -EXDEV ? PL_EXIT_FAILED
+                                     : r == -ENOENT             ? PL_EXIT_NOT_FOUND
+                                     : r == -EBUSY              ? PL_EXIT_TRY_AGAIN
+                                                                : PL_EXIT_USAGE);
     if (spec->change == PL_CHANGE_UPDATE && pl_run_is_local(change.run)) {
         pl_error_set(&err, -EINVAL,
                      "--local=J of a sweep stays as it is: cancel its trials, and submit anew");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/launch.h"
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
@@ -12,6 +13,7 @@
 #include "launcher/plsubmit/shape.h"
 #include "launcher/plsubmit/start.h"
 #include "launcher/plsubmit/submit.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #include <sodium.h>
 #include <string.h>
@@ -204,11 +206,28 @@ static int name_runs(const struct pl_spec *spec, int r, struct pl_error *err)
                          runs->origin == PL_ORIGIN_ENVIRONMENT ? "PLUME_RUNS" : "--runs");
 }
 
+/* The cluster that gets the trials. NULL: it is not known, or sbatch is to choose it. */
+static char *find_cluster(const struct pl_launch *launch, const json_t *options)
+{
+    static const char *const variables[] = {"SBATCH_CLUSTERS", "SLURM_CLUSTERS"};
+
+    if (json_object_get(options, "local"))
+        return NULL;
+    for (char *const *arg = launch->sbatch_args; arg && *arg; arg++)
+        if (strncmp(*arg, "--clusters", strlen("--clusters")) == 0)
+            return NULL;
+    for (size_t i = 0; i < PL_COUNT(variables); i++)
+        if (pl_env_named(variables[i]))
+            return NULL;
+    return pl_slurm_conf_cluster();
+}
+
 static int create(struct pl_launch *launch, const char *script, struct pl_error *err)
 {
     const struct pl_spec *spec = launch->spec;
     _cleanup_(json_decrefp) json_t *options = pl_spec_json(spec);
     _cleanup_(json_decrefp) json_t *snapshot = NULL;
+    _cleanup_free_ char *cluster = find_cluster(launch, options);
     _cleanup_free_ const char **axes = calloc(spec->grid.n_axes + 1, sizeof(*axes));
     const char *name = spec->values[PL_SPEC_NAME].text;
     int r;
@@ -224,6 +243,7 @@ static int create(struct pl_launch *launch, const char *script, struct pl_error 
         .objective_metric = spec->objective_metric,
         .sbatch_args = (const char *const *)launch->sbatch_args,
         .options = options,
+        .cluster = cluster,
         .script = script,
         .secret = spec->lists[PL_SPEC_ENV] && *spec->lists[PL_SPEC_ENV],
         .values = trial_values,

@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/proto/json.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -83,10 +84,13 @@ static int lock(int fd)
     return 0;
 }
 
-/* Of what chooses the cluster that answers: slurm.conf's path, and clusters of its accounting. */
+/* Of what chooses the cluster that answers: slurm.conf's path, clusters of its accounting, and the
+ * cluster's name: hosts of several clusters share a home, and have their slurm.conf in one place.
+ */
 static uint64_t hash_of_cluster(void)
 {
-    const char *const parts[] = {pl_env(PL_ENV_SLURM_CONF), pl_env(PL_ENV_SLURM_CLUSTERS)};
+    _cleanup_free_ char *name = pl_slurm_conf_cluster();
+    const char *const parts[] = {pl_env(PL_ENV_SLURM_CONF), pl_env(PL_ENV_SLURM_CLUSTERS), name};
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
 
     for (size_t i = 0; i < PL_COUNT(parts); i++)

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/slurm/slurm_conf.h"
 #include "common/base/env.h"
+#include "common/base/fs.h"
 #include "common/base/parse.h"
 
+#include <ctype.h>
 #include <string.h>
 
-bool pl_slurm_conf_readable(void)
+#define CONF_MAX ((size_t)16 << 20)
+
+/* The slurm.conf that libslurm reads. NULL: none that we can read. */
+static const char *find_conf(void)
 {
     static const char *const places[] = {PL_SLURM_CONF, "/etc/slurm/slurm.conf",
                                          "/etc/slurm-llnl/slurm.conf", "/usr/local/etc/slurm.conf",
@@ -13,11 +18,42 @@ bool pl_slurm_conf_readable(void)
     const char *given = pl_env(PL_ENV_SLURM_CONF);
 
     if (given && *given)
-        return access(given, R_OK) == 0;
+        return access(given, R_OK) == 0 ? given : NULL;
     for (size_t i = 0; i < PL_COUNT(places); i++)
         if (access(places[i], R_OK) == 0)
-            return true;
-    return false;
+            return places[i];
+    return NULL;
+}
+
+bool pl_slurm_conf_readable(void)
+{
+    return find_conf();
+}
+
+char *pl_slurm_conf_cluster(void)
+{
+    static const char key[] = "ClusterName";
+    const char *path = find_conf();
+    _cleanup_free_ char *text = NULL;
+
+    if (!path || pl_file_read(path, CONF_MAX, &text, NULL, NULL) < 0)
+        return NULL;
+    for (char *line = text; line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+        char *p = line + strspn(line, " \t"), *name;
+
+        if (strncasecmp(p, key, strlen(key)) != 0)
+            continue;
+        p += strlen(key);
+        p += strspn(p, " \t");
+        if (*p != '=')
+            continue;
+        p += 1 + strspn(p + 1, " \t\"");
+        name = strndup(p, strcspn(p, " \t\r\n\"#"));
+        for (char *c = name; c && *c; c++) /* as Slurm does */
+            *c = (char)tolower((unsigned char)*c);
+        return name;
+    }
+    return NULL;
 }
 
 /* The decimal number at s; 0: none. */

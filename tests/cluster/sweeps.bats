@@ -70,6 +70,31 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     diff -r before "$RUN/trial-0000"
 }
 
+@test "a sweep of another cluster is not asked for here, and not changed" {
+    export PLUME_HOME=$WORK/plume
+    local conf=$SLURM_CONF change
+    submit --sbatch hold -- true
+    # The same controller stands for one that gives the same numbers to other jobs.
+    sed 's/^ClusterName=.*/clustername = Other # of the same home/' "$conf" >other.conf
+    export SLURM_CONF=$PWD/other.conf
+    run --separate-stderr plstat sweep "$SWEEP"
+    [ "$stderr" = "plstat: sweep $SWEEP is on cluster plume, but Slurm here is that of other" ]
+    for change in cancel retry resume release max-parallel=1\ --update; do
+        # shellcheck disable=SC2086 # two words
+        run -1 plsubmit --$change "$SWEEP"
+        [ "$output" = "plsubmit: sweep $SWEEP is on cluster plume, but Slurm here is that of other: run plsubmit on a host of plume" ]
+    done
+    SLURM_CONF=$conf
+    run -0 plsubmit --cancel "$SWEEP"
+    # Two clusters' answers are kept apart, wherever their slurm.conf is.
+    (($(find "$PLUME_HOME/cache" -name 'jobs-*' | wc -l) == 1))
+    cp "$conf" moved.conf
+    SLURM_CONF=$PWD/moved.conf plstat
+    sed -i 's/^ClusterName=.*/ClusterName=other/' moved.conf
+    SLURM_CONF=$PWD/moved.conf run plstat
+    (($(find "$PLUME_HOME/cache" -name 'jobs-*' | wc -l) == 3))
+}
+
 @test "--extend adds the trials that a sweep does not have, under the next numbers" {
     submit --grid a=1,2 --grid 'b=x y' --wait -- sh -c 'echo {b} {a}'
     first=$SWEEP

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/macros.h"
 #include "launcher/slurm/slurm_site.h"
 
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -95,13 +98,43 @@ static void test_preempt_requeues(void **state)
     assert_false(pl_slurm_preempt_requeues("OFF"));
 }
 
+static void test_conf_cluster(void **state)
+{
+    static const struct {
+        const char *text, *cluster;
+    } rows[] = {
+        {"SlurmctldHost=a\nClusterName=Big-1\nAuthType=auth/none\n", "big-1"},
+        {"  clustername = \"x\" # ClusterName=y", "x"},
+        {"#ClusterName=old\nCLUSTERNAME=new\r\n", "new"},
+        {"ClusterNameX=a\nInclude other\n", NULL},
+        {"", NULL},
+    };
+    char path[] = "/tmp/plume-conf-XXXXXX";
+    _cleanup_close_ int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    setenv("SLURM_CONF", path, 1);
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        _cleanup_free_ char *cluster = NULL;
+
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, rows[i].text, strlen(rows[i].text), 0), strlen(rows[i].text));
+        cluster = pl_slurm_conf_cluster();
+        if (rows[i].cluster)
+            assert_string_equal(cluster, rows[i].cluster);
+        else
+            assert_null(cluster);
+    }
+    unlink(path);
+    assert_null(pl_slurm_conf_cluster());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_site_parse),
-        cmocka_unit_test(test_site_namespace),
-        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_preempt_requeues),
+        cmocka_unit_test(test_site_parse),   cmocka_unit_test(test_site_namespace),
+        cmocka_unit_test(test_find),         cmocka_unit_test(test_preempt_requeues),
+        cmocka_unit_test(test_conf_cluster),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
