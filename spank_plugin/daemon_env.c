@@ -17,6 +17,7 @@ static const char *const allowed[] = {
     "PATH",
     "SLURM_ARRAY_JOB_ID",
     "SLURM_ARRAY_TASK_ID",
+    "SLURM_CLUSTER_NAME",
     "SLURM_CPUS_PER_TASK",
     "SLURM_HET_JOB_ID",
     "SLURM_HET_JOB_OFFSET",

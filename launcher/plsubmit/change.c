@@ -142,8 +142,9 @@ int pl_change_open(enum pl_change_kind kind,
         r = pl_run_open_own(ref.folder, &c.run, err);
     if (r == 0)
         r = check_cluster(c.run, err);
-    if (r == 0)
-        r = pl_run_check_script(c.run, err);
+    if (r == 0 && (r = pl_run_check_script(c.run, err)) == -ENOENT)
+        r = pl_error_set(err, -EINVAL, "%s is no sweep of plsubmit, or has lost its job script",
+                         pl_run_dir(c.run));
     if (r == 0 && c.trials)
         r = pl_tasks_check(c.trials, pl_run_n_trials(c.run), err);
     if (r < 0)

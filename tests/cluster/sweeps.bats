@@ -86,6 +86,13 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     done
     SLURM_CONF=$conf
     run -0 plsubmit --cancel "$SWEEP"
+    # Steps have the cluster's name, too, and are no sweeps.
+    run -0 srun -N1 plrun true
+    run -0 srun -N1 --plume true
+    (($(grep -l '"cluster": "plume"' "$PLUME_HOME"/steps/*/sweep.json | wc -l) == 2))
+    change=$(echo "$PLUME_HOME"/steps/*)
+    run -2 plsubmit --retry "${change%% *}"
+    [ "$output" = "plsubmit: ${change%% *} is no sweep of plsubmit, or has lost its job script" ]
     # Two clusters' answers are kept apart, wherever their slurm.conf is.
     (($(find "$PLUME_HOME/cache" -name 'jobs-*' | wc -l) == 1))
     cp "$conf" moved.conf

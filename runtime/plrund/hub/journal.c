@@ -56,6 +56,7 @@ static int make_step_run(struct pl_hub *hub, char **ret_dir, struct pl_error *er
         return pl_error_set(err, -ENOMEM, "out of memory");
     desc.name = pl_buf_str(&name);
     desc.options = options;
+    desc.cluster = pl_env_named("SLURM_CLUSTER_NAME");
     steps = pl_path_join(home, "steps");
     if (!steps)
         return pl_error_set(err, -ENOMEM, "out of memory");
