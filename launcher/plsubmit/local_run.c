@@ -249,10 +249,14 @@ static int make_env(const struct executor *x, const struct task *t, char ***ret)
     return 0;
 }
 
-/* For a program that is not ours. */
+/* For a program that is not ours. A shell ignores SIGINT and SIGQUIT in what it starts by '&', and
+ * a job script could not trap them then. */
 static void reset_signals(const struct executor *x)
 {
-    signal(SIGXFSZ, SIG_DFL);
+    static const int ours[] = {SIGINT, SIGQUIT, SIGXFSZ};
+
+    for (size_t i = 0; i < PL_COUNT(ours); i++)
+        signal(ours[i], SIG_DFL);
     sigprocmask(SIG_SETMASK, &x->before, NULL);
 }
 

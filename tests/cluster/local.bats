@@ -193,8 +193,11 @@ TXT
 }
 
 @test "a signal in the set-up cancels the trial after the command in the foreground" {
+    # As with '&', in a script.
+    printf '#!/bin/bash\ntrap "" INT QUIT\nexec plsubmit "$@"\n' >ignoring
+    chmod 755 ignoring
     for name in HUP INT QUIT ALRM TERM USR1 USR2 ABRT XCPU; do
-        submit --local --setup "kill -$name \$\$; >after" -- true
+        SUBMIT=./ignoring submit --local --setup "kill -$name \$\$; >after" -- true
         wait_for 30 sweep_is '1 cancelled'
         has_state 0 cancelled
         [[ $(plstat why "$SWEEP") == *"SIG$name ended the set-up at: kill -$name"* ]]
