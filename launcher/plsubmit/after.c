@@ -6,6 +6,7 @@
 #include "common/run/run_index.h"
 #include "common/run/run_local.h"
 #include "launcher/plsubmit/change.h"
+#include "launcher/slurm/slurm_cluster.h"
 
 #include <string.h>
 
@@ -197,6 +198,8 @@ static int add_sweep(
     size_t i;
     int r = pl_run_open(folder, &run, err);
 
+    if (r == 0)
+        r = pl_slurm_check_cluster(run, err);
     if (r == 0)
         r = pl_change_states(bin_dir, folder, &states, err);
     if (r < 0)

@@ -7,7 +7,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "common/run/run_tasks.h"
-#include "launcher/slurm/slurm_conf.h"
+#include "launcher/slurm/slurm_cluster.h"
 #include "launcher/slurm/slurm_jobs.h"
 
 #include <fcntl.h>
@@ -106,21 +106,6 @@ static int check_trials(enum pl_change_kind kind, const char *word, struct pl_er
                         slash + 1, all[kind]);
 }
 
-/* -EXDEV: Slurm here does not know the sweep's jobs, and may have others with their numbers. */
-static int check_cluster(const struct pl_run *run, struct pl_error *err)
-{
-    const char *theirs = pl_run_cluster(run);
-    _cleanup_free_ char *ours = theirs ? pl_slurm_conf_cluster() : NULL;
-
-    if (!ours || strcmp(ours, theirs) == 0)
-        return 0;
-    return pl_error_set(
-        err, -EXDEV,
-        "sweep %s is on cluster %s, but Slurm here is that of %s: run plsubmit on a "
-        "host of %s",
-        pl_run_sweep(run), theirs, ours, theirs);
-}
-
 int pl_change_open(enum pl_change_kind kind,
                    const char *word,
                    struct pl_change *ret,
@@ -141,7 +126,7 @@ int pl_change_open(enum pl_change_kind kind,
     if (r == 0)
         r = pl_run_open_own(ref.folder, &c.run, err);
     if (r == 0)
-        r = check_cluster(c.run, err);
+        r = pl_slurm_check_cluster(c.run, err);
     if (r == 0 && (r = pl_run_check_script(c.run, err)) == -ENOENT)
         r = pl_error_set(err, -EINVAL, "%s is no sweep of plsubmit, or has lost its job script",
                          pl_run_dir(c.run));

@@ -85,8 +85,7 @@ static int lock(int fd)
 }
 
 /* Of what chooses the cluster that answers: slurm.conf's path, clusters of its accounting, and the
- * cluster's name: hosts of several clusters share a home, and have their slurm.conf in one place.
- */
+ * cluster's name. Hosts of two clusters may share a home, and have slurm.conf in the same place. */
 static uint64_t hash_of_cluster(void)
 {
     _cleanup_free_ char *name = pl_slurm_conf_cluster();

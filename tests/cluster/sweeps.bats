@@ -84,6 +84,8 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
         run -1 plsubmit --$change "$SWEEP"
         [ "$output" = "plsubmit: sweep $SWEEP is on cluster plume, but Slurm here is that of other: run plsubmit on a host of plume" ]
     done
+    run ! plsubmit --after "$SWEEP" -- true
+    [[ $output == "plsubmit: "*"sweep $SWEEP is on cluster plume, but Slurm here is that of other: run plsubmit on a host of plume" ]]
     SLURM_CONF=$conf
     run -0 plsubmit --cancel "$SWEEP"
     # Steps have the cluster's name, too, and are no sweeps.

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+#include "launcher/slurm/slurm_cluster.h"
+#include "common/base/macros.h"
+#include "launcher/slurm/slurm_conf.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int pl_slurm_check_cluster(const struct pl_run *run, struct pl_error *err)
+{
+    const char *theirs = pl_run_cluster(run);
+    _cleanup_free_ char *ours = theirs ? pl_slurm_conf_cluster() : NULL;
+
+    if (!ours || strcmp(ours, theirs) == 0)
+        return 0;
+    return pl_error_set(
+        err, -EXDEV,
+        "sweep %s is on cluster %s, but Slurm here is that of %s: run plsubmit on a "
+        "host of %s",
+        pl_run_sweep(run), theirs, ours, theirs);
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+/* Hosts of several clusters may share a home, and so the index of runs. */
+#ifndef PL_LAUNCHER_SLURM_SLURM_CLUSTER_H
+#define PL_LAUNCHER_SLURM_SLURM_CLUSTER_H
+
+#include "common/base/error.h"
+#include "common/run/run_folder.h"
+
+/* 0 if Slurm on this host is that of the run's cluster, or if one of the two is not known. -EXDEV:
+ * Slurm here does not know the run's jobs, and may have others with their numbers. */
+int pl_slurm_check_cluster(const struct pl_run *run, struct pl_error *err);
+
+#endif
