@@ -124,8 +124,8 @@ static void one(const struct pl_kernels *got,
     check_end_case();
 }
 
-/* Sums of another rank's values, too: x itself has no variance, and the sums have not lost theirs,
- * as these numbers are exact in f64. */
+/* The sums include another rank's values. x itself has no variance. The sums keep the variance of
+ * all values, as these numbers are exact in f64. */
 static void joint(const struct pl_kernels *got, size_t channels, size_t inner)
 {
     static double sums[1 + 2 * MOST];

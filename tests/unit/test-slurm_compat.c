@@ -16,7 +16,8 @@ static void test_reason_name_usual(void **state)
     assert_string_equal(pl_slurm_reason_name(WAIT_HELD_USER), "JobHeldUser");
 }
 
-/* Where limits are enforced, most jobs wait for one of some hundred of these. */
+/* Slurm has about a hundred reasons that name a limit. Jobs wait for them on sites that enforce
+ * limits. */
 static void test_reason_name_limits(void **state)
 {
     assert_string_equal(pl_slurm_reason_name(WAIT_QOS_MAX_NODE_PER_JOB), "QOSMaxNodePerJobLimit");

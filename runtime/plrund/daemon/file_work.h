@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What is done with a rank's file on a thread of pl_disk, as it may block: open it, write to it,
- * send it to its server, close it. */
+/* A job of pl_disk for a rank's file. It opens the file, writes to it, sends it to its server or
+ * closes it. Each of these may block, so a thread does them. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_FILE_WORK_H
 #define PL_RUNTIME_PLRUND_DAEMON_FILE_WORK_H
 

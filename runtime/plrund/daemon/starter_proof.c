@@ -52,8 +52,9 @@ bool pl_rank_may_have_signalled(const struct pl_rank *rank, int64_t pid)
         return false;
     if (rank->starter_pid != rank->guard_pid) /* the number is of another pid namespace */
         return false;
-    /* Who cancels a step outlives that: slurmstepd, or the executor of a local run. A sub-shell of
-     * a rank that runs the trap of its script ends by its own signal. */
+    /* slurmstepd cancels a step, or the executor of a local run, and both live until the step has
+     * ended. A process that is gone was neither: a rank's sub-shell may run the trap of its script
+     * and end by its own signal. */
     return is_of_a_rank(rank->daemon, (pid_t)pid) || (kill((pid_t)pid, 0) < 0 && errno == ESRCH);
 }
 
