@@ -361,8 +361,8 @@ def test_a_rank_signals_its_group(step):
 
 
 def test_who_has_signalled_a_plrun(step):
-    """A signal of a rank's process is no order. Nor is one of a process that is gone: slurmstepd, which cancels steps,
-    lives until the step has ended."""
+    """A signal of a rank's process is no order. Nor is one of a process that is gone: slurmstepd cancels steps, and
+    lives until the step has ended. The numbers of another PID namespace tell nothing."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     inside = step.keep(harness.Task(signal.SIG_DFL))
