@@ -214,9 +214,9 @@ while plume.attempt() == 0 and not plume.should_stop():
     time.sleep(0.05)
 TXT
     chmod +x prog
-    # Slurm sends it within the last minute, in which each of these is from its start: within 30 s.
-    submit stops -t 1 --signal USR1@60 --requeue-on timeout:1 ./prog
-    submit trains -t 1 --signal USR1@60 --requeue-on timeout:1 pltrain --epochs 100000 mlp
+    # Slurm sends it after 20 s at the earliest, and each of these is in its last 70 s from its start.
+    submit stops -t 1 --signal USR1@10 --requeue-on timeout:1 ./prog
+    submit trains -t 1 --signal USR1@10 --requeue-on timeout:1 pltrain --epochs 100000 mlp
     # with an hour to go, somebody has sent it
     plsubmit --parsable -J asked --wait --requeue-on timeout ./prog >asked.submitted 2>/dev/null 3>&- &
     waits=$!
@@ -258,11 +258,10 @@ while plume.attempt() == 0 and not plume.should_stop():
 sys.exit(plume.attempt() == 0 and int(sys.argv[1]))
 TXT
     chmod +x prog
-    # Slurm sends it within the last minute, in which these are from their start.
-    submit zero -t 1 --signal TERM@60 --requeue-on timeout:1 ./prog 0
-    submit stops -t 1 --signal TERM@60 --requeue-on timeout:1 ./prog 143
-    submit trains -t 1 --signal TERM@60 --requeue-on timeout:1 pltrain --epochs 100000 mlp
-    # Slurm has not sent it to this one, though it may do so 60 s early.
+    # Slurm sends it after 20 s at the earliest here too, and to "cancelled" after 30 s.
+    submit zero -t 1 --signal TERM@10 --requeue-on timeout:1 ./prog 0
+    submit stops -t 1 --signal TERM@10 --requeue-on timeout:1 ./prog 143
+    submit trains -t 1 --signal TERM@10 --requeue-on timeout:1 pltrain --epochs 100000 mlp
     submit cancelled -t 2 --signal TERM@60 --requeue-on timeout:1 ./prog 143
     wait_for 60 test -s "$(run_of cancelled)/trial-0000/attempt-0/rank-0.out"
     scancel "$(job_of cancelled)_0"
