@@ -123,6 +123,10 @@ static plume_tensor *loss(struct plume_context *pl, const struct plume_batch *ba
 {
     const struct state *s = pl->state;
 
+    if (odd("masked"))
+        return plume_cross_entropy_but(
+            pl, plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY), batch->field[1],
+            NULL, 1);
     if (odd("losses"))
         return several_losses(pl, plume_linear(pl, batch->field[0], s->w, NULL, PLUME_IDENTITY),
                               batch->field[1]);

@@ -188,3 +188,16 @@ needs() {
     room 9 "${run[@]}" "${words[@]}" "${gpt[@]}" # more ranks join more memory
     fits "${run[@]}" "${words[@]}" "${gpt[@]}"
 }
+
+@test "a loss that divides by a number of the batch is warned of, if it is cut" {
+    local -a run=(--strategy pipeline --stages 2 --max-steps 2 --limit-val-batches 0 "$BROKEN/odd.so")
+    ODD=masked run -0 --separate-stderr pltrain "${run[@]}" --microbatches 4
+    [ "${#stderr_lines[@]}" -eq 1 ] || { echo "$stderr"; false; }
+    [[ $stderr == *"the loss divides by a number that it computes from the batch"* ]] || { echo "$stderr"; false; }
+    ODD=masked run -0 --separate-stderr pltrain "${run[@]}" --microbatches 1
+    [ -z "$stderr" ] || { echo "$stderr"; false; }
+    for odd in losses none; do # each of these divides by a constant
+        ODD=$odd run -0 --separate-stderr pltrain "${run[@]}" --microbatches 4
+        [ -z "$stderr" ] || { echo "$odd: $stderr"; false; }
+    done
+}

@@ -177,6 +177,11 @@ static const struct pl_op op_product_of_two = {
     .split = PL_SPLIT_EACH,
 };
 
+bool pl_op_divides(const struct pl_node *node)
+{
+    return node->op == &op_product_of_two && node->attr.i[0] == PL_BINARY_DIV;
+}
+
 static bool is_suffix(const plume_tensor *a, const plume_tensor *b)
 {
     if (b->rank > a->rank)

@@ -23,6 +23,9 @@ int pl_op_call(struct pl_tape *tape,
  * number: it costs a copy of all labels. */
 int pl_op_check_labels(const struct pl_tape *tape, struct pl_error *err);
 
+/* True for in[0] / in[1]. */
+bool pl_op_divides(const struct pl_node *node);
+
 /* Returns "linear"; "?" for an unknown op. */
 const char *pl_op_name(enum plume_op op);
 

@@ -113,6 +113,13 @@ void pl_pipe_finish(struct pl_pipe *pipe);
  * Collective. */
 int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err);
 
+/* pipe_loss.c: warns, on rank 0, of a loss that is not a mean over rows and so is another one if
+ * the batch is cut: it divides by a number of the whole batch. Traces that in the slot. */
+int pl_pipe_check_loss(struct pl_pipe *pipe,
+                       struct pl_pipe_slot *slot,
+                       const struct plume_batch *whole,
+                       struct pl_error *err);
+
 /* The tape that the parameters are laid out by. */
 const struct pl_tape *pl_pipe_tape(const struct pl_pipe *pipe);
 

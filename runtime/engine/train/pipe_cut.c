@@ -504,6 +504,9 @@ int pl_pipe_cut(struct pl_pipe *pipe, struct pl_error *err)
     if (r < 0)
         return r;
     n = pl_pipe_microbatches(pipe, dry->rows, &chunk);
+    r = n > 1 ? pl_pipe_check_loss(pipe, slot, dry, err) : 0;
+    if (r < 0)
+        return r;
     pl_batch_slice(dry, 0, chunk, slot->fields, &batch);
     slot->batch = batch;
     r = pl_lane_trace(&pipe->stages[PLUME_TRAIN], &slot->lane, &slot->batch, &slot->loss, err);
