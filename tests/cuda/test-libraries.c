@@ -2,7 +2,7 @@
 /* On a GPU: NVIDIA's libraries do what this test names, and our own kernels do none of it. Each
  * call is counted, and the results are ref's. Products and layers in every type, convolutions in
  * every type and in tf32, attention in 16 bits. Without a GPU, the same convolutions are counted in
- * test-cuda_conv and have plans in test-cudnn_plans. */
+ * test-cuda_conv_counts and have plans in test-cudnn_plans. */
 #include "kernels/half.h"
 #include "runtime/engine/device/gpu.h"
 #include "tests/unit/engine/cuda/conv_cases.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Convolutions that cuDNN must do in every type, forward and both gradients. Three tests have them:
- * on a fake that computes (test-cuda_conv), on the real cuDNN without a GPU, for plans only
+ * on a fake that computes (test-cuda_conv_counts), on the real cuDNN without a GPU, for plans only
  * (test-cudnn_plans), and on a card (gpu-libraries). */
 #ifndef PL_TESTS_UNIT_ENGINE_CUDA_CONV_CASES_H
 #define PL_TESTS_UNIT_ENGINE_CUDA_CONV_CASES_H
