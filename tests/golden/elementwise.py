@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Records PyTorch's functions of each element, comparisons and choices, with the gradients of
-sum(y w), as two C headers. Run by hand for each of map and choose: elementwise.py NAME | clang-format >
-NAME.h. The inputs are in the header; w follows from the index (test-elementwise.c)."""
+sum(y w), as three C headers. Run by hand for each of map, kinks and choose: elementwise.py NAME |
+clang-format > NAME.h. The inputs are in the header; w follows from the index (test-elementwise.c)."""
 import math
 import sys
 
@@ -20,14 +20,17 @@ MAPS = [
     ("PLUME_MAP_POW", 2, 0, lambda x: x ** 2), ("PLUME_MAP_POW", 0, 0, lambda x: x ** 0),
     ("PLUME_MAP_POW", 0.5, 0, lambda x: x ** 0.5), ("PLUME_MAP_POW", -1, 0, lambda x: x ** -1),
     ("PLUME_MAP_POW", 2.5, 0, lambda x: x ** 2.5), ("PLUME_MAP_POW", 3, 0, lambda x: x ** 3),
+    ("PLUME_MAP_SIN", 0, 0, torch.sin), ("PLUME_MAP_COS", 0, 0, torch.cos),
+]
+# Those of pieces, or nearly so.
+KINKS = [
     ("PLUME_MAP_ABS", 0, 0, torch.abs),
     ("PLUME_MAP_CLAMP", -0.5, 0.25, lambda x: torch.clamp(x, -0.5, 0.25)),
     ("PLUME_MAP_CLAMP", -INF, 1, lambda x: torch.clamp(x, max=1)),
     # PyTorch takes x itself above a threshold of 20 by default; here the function goes on.
     ("PLUME_MAP_SOFTPLUS", 0, 0, lambda x: F.softplus(x, threshold=40)),
     ("PLUME_MAP_ELU", 1, 0, F.elu), ("PLUME_MAP_ELU", 0.3, 0, lambda x: F.elu(x, 0.3)),
-    ("PLUME_MAP_LEAKY", 0.01, 0, F.leaky_relu), ("PLUME_MAP_SIN", 0, 0, torch.sin),
-    ("PLUME_MAP_COS", 0, 0, torch.cos), ("PLUME_MAP_FLOOR", 0, 0, torch.floor),
+    ("PLUME_MAP_LEAKY", 0.01, 0, F.leaky_relu), ("PLUME_MAP_FLOOR", 0, 0, torch.floor),
     ("PLUME_MAP_CEIL", 0, 0, torch.ceil), ("PLUME_MAP_ROUND", 0, 0, torch.round),
     ("PLUME_MAP_SIGN", 0, 0, torch.sign), ("PLUME_MAP_ERF", 0, 0, torch.erf),
     ("PLUME_MAP_TAN", 0, 0, torch.tan),
@@ -59,9 +62,14 @@ def weighted(y):
 
 def maps():
     print(f"static const double golden_x[] = {numbers(X)};\n")
-    print("static const struct {\n    enum plume_map fn;\n    double p, q;\n"
-          f"    double y[{len(X)}], dx[{len(X)}];\n}} golden_map[] = {{")
-    for name, p, q, f in MAPS:
+    print("struct golden_map {\n    enum plume_map fn;\n    double p, q;\n"
+          f"    double y[{len(X)}], dx[{len(X)}];\n}};\n")
+    table("golden_maps", MAPS)
+
+
+def table(of, functions):
+    print(f"static const struct golden_map {of}[] = {{")
+    for name, p, q, f in functions:
         x = leaf(X)
         y = f(x)
         weighted(y).backward()
@@ -92,8 +100,9 @@ def main():
     print("/* SPDX-License-Identifier: MIT */")
     print(f"/* Made by elementwise.py with PyTorch {torch.__version__}; do not edit. */")
     print(f"#ifndef {guard}\n#define {guard}\n")
-    print("#include \"plume/ops.h\"\n\n#include <math.h>\n")
-    {"map": maps, "choose": choices}[sys.argv[1]]()
+    first = "tests/golden/map.h" if sys.argv[1] == "kinks" else "plume/ops.h"
+    print(f"#include \"{first}\"\n\n#include <math.h>\n")
+    {"map": maps, "kinks": lambda: table("golden_kinks", KINKS), "choose": choices}[sys.argv[1]]()
     print("#endif")
 
 

@@ -3,6 +3,7 @@
  * gradients at kinks, ends of domains, for large numbers and those that are not finite. */
 #include "runtime/engine/ops/ops.h"
 #include "tests/golden/choose.h"
+#include "tests/golden/kinks.h"
 #include "tests/golden/map.h"
 #include "tests/lib/on_device.h"
 
@@ -108,7 +109,7 @@ static void begin(struct pl_tape *tape, bool f64)
     pl_tape_begin(tape);
 }
 
-static void map(size_t k, bool f64)
+static void map(const char *name, const struct golden_map *golden, size_t k, bool f64)
 {
     struct pl_tape tape;
     struct leaf x;
@@ -118,11 +119,11 @@ static void map(size_t k, bool f64)
     for (size_t i = 0; i < x.t.count; i++)
         set(&x, i, golden_x[i], f64);
     begin(&tape, f64);
-    y = op(&tape, PLUME_OP_MAP,
-           (struct plume_op_args){{golden_map[k].fn}, {golden_map[k].p, golden_map[k].q}}, 1, in);
+    y = op(&tape, PLUME_OP_MAP, (struct plume_op_args){{golden[k].fn}, {golden[k].p, golden[k].q}},
+           1, in);
     run(&tape, y, true, f64);
-    same("map", k, "y", pl_tensor_data(y), golden_map[k].y, y->count, f64);
-    same("map", k, "dx", x.grad, golden_map[k].dx, y->count, f64);
+    same(name, k, "y", pl_tensor_data(y), golden[k].y, y->count, f64);
+    same(name, k, "dx", x.grad, golden[k].dx, y->count, f64);
     pl_tape_finish(&tape);
 }
 
@@ -157,9 +158,13 @@ static void choose(size_t k, bool f64)
 static void test_functions_as_pytorch(void **state)
 {
     (void)state;
-    for (size_t k = 0; k < PL_COUNT(golden_map); k++) {
-        map(k, true);
-        map(k, false);
+    for (size_t k = 0; k < PL_COUNT(golden_maps); k++) {
+        map("map", golden_maps, k, true);
+        map("map", golden_maps, k, false);
+    }
+    for (size_t k = 0; k < PL_COUNT(golden_kinks); k++) {
+        map("kink", golden_kinks, k, true);
+        map("kink", golden_kinks, k, false);
     }
 }
 
