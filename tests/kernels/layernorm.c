@@ -180,6 +180,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, &(struct shape){.rows = 3, .n = 9001, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 3, .n = 9000, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 3, .n = 9001, .affine = true, .rms = true}, FILL_RANDOM);
+    /* Columns in a pass of their own, with several rows on each line and several pieces. */
+    one(ref, got, &(struct shape){.rows = 140, .n = 1033, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 129, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 136, .affine = true, .sum = true, .too = true},
         FILL_RANDOM);
