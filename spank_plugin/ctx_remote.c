@@ -16,6 +16,7 @@
 #include "common/proto/rank/rank_link.h"
 #include "spank_plugin/conf.h"
 #include "spank_plugin/daemon_env.h"
+#include "spank_plugin/daemon_said.h"
 #include "spank_plugin/node_daemon.h"
 #include "spank_plugin/options.h"
 #include "spank_plugin/task.h"
@@ -45,8 +46,9 @@ static struct {
     bool active;              /* this step wants us */
     uint32_t n_tasks;         /* of this node that have not ended */
     bool late;                /* the daemon has not settled in time */
+    unsigned lines_left;      /* of those that the daemon may still say */
     _Atomic uint32_t *shared; /* among the node's tasks: hash of the message shown last, or NULL */
-} self = {.daemon = PL_NODE_DAEMON_INIT};
+} self = {.daemon = PL_NODE_DAEMON_INIT, .lines_left = PL_DAEMON_SAID_MAX};
 
 static const char *node_name(void)
 {
@@ -269,6 +271,11 @@ static void task_init(spank_t spank)
     _exit(PL_EXIT_FAILED);
 }
 
+static void show(const char *line)
+{
+    slurm_error("plume: node %s: %s", node_name(), line);
+}
+
 static void task_exit(spank_t spank)
 {
     uint32_t rank;
@@ -280,6 +287,8 @@ static void task_exit(spank_t spank)
     /* Slurm tells srun of the task's end after this. */
     if (self.n_tasks && --self.n_tasks == 0)
         self.late = pl_node_daemon_settle(&self.daemon, SETTLE_MS) == -ETIMEDOUT;
+    /* slurmstepd's stderr is the step's until it waits for the end of the tasks' output. */
+    pl_daemon_said_read(self.daemon.said, &self.lines_left, show);
 }
 
 static void on_exit_hook(void)

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/proto/rank/minijson.h"
 #include "common/proto/rank/rank_line.h"
+#include "spank_plugin/daemon_said.h"
 #include "spank_plugin/own_group.h"
 
 #include <fcntl.h>
@@ -30,6 +31,7 @@ struct child {
     char *const *env;
     const struct pl_daemon_user *user;
     int control; /* its end */
+    int said;    /* its stderr; -EBADF: none */
 };
 
 /* slurmstepd is spared by the kernel's out-of-memory killer; a user's process must not be. Needs
@@ -127,13 +129,16 @@ static void reset_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Leaves fds 0, 1, 2 (/dev/null) and 3 (control). */
-static int arrange_fds(int control)
+/* Leaves fds 0, 1 (/dev/null), 2 (what it says, or /dev/null) and 3 (control). */
+static int arrange_fds(const struct child *child)
 {
-    int high = fcntl(control, F_DUPFD_CLOEXEC, 16);
+    int high = fcntl(child->control, F_DUPFD_CLOEXEC, 16);
     int null = high < 0 ? -1 : open("/dev/null", O_RDWR);
+    int said = fcntl(child->said, F_DUPFD_CLOEXEC, 16);
 
-    if (high < 0 || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 ||
+    if (said < 0)
+        said = null;
+    if (high < 0 || null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(said, 2) < 0 ||
         dup2(high, CONTROL_FD) < 0)
         return -errno;
     pl_close_from(CONTROL_FD + 1, NULL, 0);
@@ -153,7 +158,7 @@ static void say_errno(int fd, int code)
 __attribute__((noreturn)) static void run_daemon(const struct child *child)
 {
     char *argv[] = {"plrund", "--control-fd", "3", NULL};
-    int r = arrange_fds(child->control);
+    int r = arrange_fds(child);
     char go;
 
     if (r < 0)
@@ -181,7 +186,7 @@ __attribute__((noreturn)) static void run_open(const struct child *child)
     char go;
 
     /* It may outlive slurmstepd, and must not hold its pipes. */
-    if (arrange_fds(child->control) < 0 || read(CONTROL_FD, &go, 1) != 1)
+    if (arrange_fds(child) < 0 || read(CONTROL_FD, &go, 1) != 1)
         _exit(127);
     code = -drop_root(child->user, false);
     if (code == 0) {
@@ -302,7 +307,7 @@ static int
 open_as_user(const char *path, const struct pl_daemon_user *user, uint64_t limit_ns, int *ret_fd)
 {
     struct pl_daemon_user plain = *user;
-    struct child child = {.run = run_open, .path = path, .user = &plain};
+    struct child child = {.run = run_open, .path = path, .user = &plain, .said = -EBADF};
     struct pl_process process = PL_PROCESS_INIT;
     _cleanup_close_ int ours = -EBADF;
     int pair[2], code = 0, fd = -EBADF, r;
@@ -390,6 +395,7 @@ static void finish(struct pl_node_daemon *daemon)
     pl_closep(&daemon->control);
     pl_process_close(&daemon->process);
     pl_closep(&daemon->socket_fd);
+    pl_closep(&daemon->said);
     free(daemon->socket);
     *daemon = (struct pl_node_daemon)PL_NODE_DAEMON_INIT;
 }
@@ -402,15 +408,21 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
                          struct pl_error *err)
 {
     uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
-    struct child child = {.run = run_daemon, .path = path, .env = env, .user = user};
-    int pair[2], r;
+    struct child child = {
+        .run = run_daemon, .path = path, .env = env, .user = user, .said = -EBADF};
+    int pair[2], said[2], r;
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return pl_error_errno(err, errno, "cannot make a socket");
     daemon->control = pair[0];
     child.control = pair[1];
+    if (pl_daemon_said_open(said) == 0) { /* else nobody reads what it says */
+        daemon->said = said[0];
+        child.said = said[1];
+    }
     r = start_process(daemon->control, &child, limit_ns, &daemon->process);
     close(pair[1]);
+    pl_closep(&child.said);
     if (r < 0)
         pl_error_errno(err, r, "cannot start '%s'", path);
     else
@@ -510,5 +522,7 @@ void pl_node_daemon_forget(struct pl_node_daemon *daemon)
     if (daemon->control >= 0)
         close(daemon->control);
     daemon->control = -EBADF;
+    pl_closep(&daemon->said);
+    daemon->said = -EBADF;
     pl_process_close(&daemon->process);
 }

@@ -22,12 +22,14 @@ struct pl_node_daemon {
     char *socket;  /* where it listens, as it says */
     int socket_fd; /* that socket file (O_PATH): "/proc/self/fd/N" also reaches it from a mount
                       namespace that has another /tmp (job_container/tmpfs, containers) */
+    int said;      /* what it writes to its stderr; see daemon_said.h */
     int end; /* 0 once it has closed its socket, 1 once it has said that it is busy, else < 0 */
 };
 
 #define PL_NODE_DAEMON_INIT                                                                        \
     {                                                                                              \
-        .control = -EBADF, .process = PL_PROCESS_INIT, .socket_fd = -EBADF, .end = -EAGAIN         \
+        .control = -EBADF, .process = PL_PROCESS_INIT, .socket_fd = -EBADF, .said = -EBADF,        \
+        .end = -EAGAIN                                                                             \
     }
 
 /* Whom the daemon runs as. Applied only where the real user is root, who also makes the folder
@@ -43,12 +45,12 @@ struct pl_daemon_user {
     mode_t umask;
 };
 
-/* Starts the program `path` (argv: plrund --control-fd 3) with nothing but `env` and fd 3, and
- * waits at most timeout_ms until it is ready and its socket is open. The path of the socket is the
- * daemon's word: a child that runs as the user opens it, as it may lie on a file system that does
- * not answer. May be called with the effective user already
- * dropped, as long as the real one is root. -ETIMEDOUT, -EPIPE (it ended), -ECONNABORTED (it said
- * why), -ENOENT and others from execve(2). */
+/* Starts the program `path` (argv: plrund --control-fd 3) with nothing but `env`, fd 3 and a
+ * pipe as its stderr, and waits at most timeout_ms until it is ready and its socket is open. The
+ * path of the socket is the daemon's word: a child that runs as the user opens it, as it may lie on
+ * a file system that does not answer. May be called with the effective user already dropped, as
+ * long as the real one is root. -ETIMEDOUT, -EPIPE (it ended), -ECONNABORTED (it said why), -ENOENT
+ * and others from execve(2). */
 int pl_node_daemon_start(struct pl_node_daemon *daemon,
                          const char *path,
                          char *const *env,

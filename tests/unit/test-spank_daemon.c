@@ -2,6 +2,7 @@
 /* The daemon that slurmstepd starts: its start, feed and end. Small shell scripts stand for plrund.
  */
 #include "common/base/fs.h"
+#include "spank_plugin/daemon_said.h"
 #include "spank_plugin/node_daemon.h"
 #include "tests/unit/spank_script.h"
 
@@ -53,6 +54,77 @@ static void test_start_feed_stop(void **state)
                                  "{\"type\":\"exited\",\"rank\":3,\"status\":139}\nend\n"));
     assert_true(daemon.control < 0 && daemon.process.pid == 0 && !daemon.socket);
     assert_int_equal(pl_node_daemon_stop(&daemon, 0), 0);
+}
+
+/* ---- what it says ---- */
+
+static char shown[64 * 1024];
+
+static void show(const char *line)
+{
+    size_t len = strlen(shown);
+
+    snprintf(shown + len, sizeof(shown) - len, "%s\n", line);
+}
+
+static void test_said_is_read(void **state)
+{
+    static const char script[] =
+        "#!/bin/sh\necho 'plrund: warning: no room' >&2\n"
+        "printf '{\"type\":\"ready\",\"pid\":%d,\"socket\":\"/usr\"}\\n' $$ >&3\n"
+        "cat <&3; printf 'plrund: the end' >&2\n";
+    unsigned left = PL_DAEMON_SAID_MAX;
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+
+    assert_int_equal(pl_file_write_atomic(program, script, strlen(script), 0755, NULL), 0);
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    shown[0] = '\0';
+    pl_daemon_said_read(daemon.said, &left, show);
+    assert_string_equal(shown, "warning: no room\n");
+    assert_int_equal(pl_node_daemon_settle(&daemon, 20000), 0);
+    assert_int_equal(pl_process_wait(&daemon.process, pl_now_ns() + 20000000000u), 0);
+    pl_daemon_said_read(daemon.said, &left, show);
+    assert_string_equal(shown, "warning: no room\nthe end\n");
+    assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
+    assert_true(daemon.said < 0);
+}
+
+/* Sends the text through a pipe of what is said. */
+static void said(const char *text, size_t len, unsigned left)
+{
+    int ends[2];
+
+    shown[0] = '\0';
+    assert_int_equal(pl_daemon_said_open(ends), 0);
+    assert_int_equal(write(ends[1], text, len), len);
+    pl_daemon_said_read(ends[0], &left, show); /* no end, and no wait */
+    close(ends[1]);
+    pl_daemon_said_read(ends[0], &left, show);
+    close(ends[0]);
+}
+
+static void test_said_is_the_users_text(void **state)
+{
+    static char text[60000];
+
+    said("", 0, 3);
+    assert_string_equal(shown, "");
+    said("\n\n\n", 3, 3);
+    assert_string_equal(shown, "");
+    said("a\33[31m\0b\xff\n%s%n", 14, 3);
+    assert_string_equal(shown, "a?[31m?b?\n%s%n\n");
+    said("1\n2\n3\n4\n5\n", 10, 3);
+    assert_string_equal(shown, "1\n2\nmore messages of plrund are not shown\n");
+    said("1\n", 2, 0);
+    assert_string_equal(shown, "");
+    memset(text, 'x', sizeof(text));
+    said(text, sizeof(text), 3);
+    assert_int_equal(strlen(shown), 1024);
+    memset(text, '\n', sizeof(text));
+    said(text, sizeof(text), 3);
+    assert_string_equal(shown, "");
+    pl_daemon_said_read(-EBADF, &(unsigned){3}, show);
 }
 
 static void test_start_says_why_not(void **state)
@@ -393,6 +465,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_start_feed_stop),
+        cmocka_unit_test(test_said_is_read),
+        cmocka_unit_test(test_said_is_the_users_text),
         cmocka_unit_test(test_start_says_why_not),
         cmocka_unit_test(test_start_cannot_run),
         cmocka_unit_test(test_start_silent_is_killed),

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* What plrund writes to its stderr, which is a pipe to slurmstepd: its warnings, for the user. No
+ * Slurm in here. */
+#ifndef PL_SPANK_PLUGIN_DAEMON_SAID_H
+#define PL_SPANK_PLUGIN_DAEMON_SAID_H
+
+/* Lines of one node and step; the user can write what he likes to that pipe. */
+#define PL_DAEMON_SAID_MAX 32u
+
+/* Makes the pipe; neither end blocks. 0, -errno. */
+int pl_daemon_said_open(int ret[2]);
+
+/* Calls show() for each line that has come, without "plrund: " and made printable; for at most
+ * *left lines, and then once more to say that there are others. Never waits. fd < 0: nothing. */
+void pl_daemon_said_read(int fd, unsigned *left, void (*show)(const char *line));
+
+#endif
