@@ -8,6 +8,7 @@
 #include "launcher/plstat/fold.h"
 #include "launcher/plstat/gpu_use.h"
 #include "launcher/plstat/gpus.h"
+#include "launcher/plstat/output_cut.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/releases.h"
@@ -306,6 +307,8 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
         r = pl_stalls_print(ps, s, ts);
     if (r == 0)
         r = pl_releases_print(ps, ts->doc);
+    if (r == 0)
+        r = pl_output_cut_print(ps, ts->doc);
     if (r == 0)
         r = pl_plstat_node_reasons(ps, ts);
     if (r == 0 && ts->cause)

@@ -286,3 +286,29 @@ refused_by_node() {
     run -0 --separate-stderr env HOME="$WORK" srun -Q --plume -N2 -n2 bash -c 'echo $RANK $UID'
     [ "$(sort <<<"$output")" = "$(printf '0 0\n1 0')" ]
 }
+
+@test "a full disk: the step's stderr and plstat tell what is cut, and the output is whole" {
+    mkdir disk && mount -t tmpfs -o size=1m tmpfs disk || skip 'no file system can be mounted'
+    mkdir -m 777 disk/work
+    export PLUME_HOME=$WORK/disk/work/home
+    for code in 0 3; do
+        run as_user timeout 60 srun -Q --plume -N2 -n4 -o out-%t -e err bash -c \
+            "head -c 1000000 /dev/zero; echo two >&2; echo end; exit $code"
+        [ "$status" = "$code" ]
+        cat err
+        for i in 0 1 2 3; do
+            [ "$(wc -c <"out-$i")" = 1000004 ]
+        done
+        # The numbers are those of what is missing.
+        lacking=0
+        while read -r n; do
+            ((lacking += n))
+        done < <(sed -nE 's/.*plume: node n[0-9]: .* lacks? ([0-9]+) bytes .*: No space left on device$/\1/p' err)
+        [ "$lacking" = $((4 * 1000008 - $(cat disk/work/home/steps/*/trial-0000/attempt-0/rank-* | wc -c))) ]
+        (($(grep -c 'plume: node ' err) <= 4))
+        run as_user plstat why "$(ls disk/work/home/steps)"
+        grep -E '^! rank-[0-3].(out|err) lacks output: No space left on device' <<<"$output"
+        rm -rf disk/work/home
+    done
+    umount -l disk
+}

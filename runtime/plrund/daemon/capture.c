@@ -28,6 +28,8 @@ struct file {
     bool under_way;   /* the work below */
     bool skips;       /* the file system does not answer: the file lacks what comes now */
     size_t skipped;   /* bytes, since the queue's end */
+    size_t cut;       /* bytes that it could not take, */
+    int cut_error;    /* and why */
     struct pl_buf queue;
     struct pl_file_work work;
 };
@@ -181,6 +183,10 @@ static void file_done(struct pl_disk_job *job)
     size_t lost = f->work.removed ? data->len : f->work.lost;
 
     f->under_way = false;
+    if (f->work.result == 0 && f->work.lost) {
+        f->cut += f->work.lost;
+        f->cut_error = f->work.error;
+    }
     c->removed = f->work.removed;
     f->unsent = f->work.nfs && !f->work.send && (data->len || f->work.skipped);
     if (c->muted && lost) {
@@ -443,6 +449,15 @@ int pl_capture_file_error(const struct pl_capture *c)
 size_t pl_capture_unwritten(const struct pl_capture *c)
 {
     return c ? file_waiting(&c->file) + c->file.skipped : 0;
+}
+
+size_t pl_capture_cut(const struct pl_capture *c, const char **ret_name, int *ret_error)
+{
+    if (!c || !c->file.cut)
+        return 0;
+    *ret_name = c->file.work.name;
+    *ret_error = c->file.cut_error;
+    return c->file.cut;
 }
 
 bool pl_capture_file_waits(const struct pl_capture *c)

@@ -49,6 +49,10 @@ bool pl_capture_file_waits(const struct pl_capture *c);
 /* Bytes that it has not got, or will not get. 0 without a capture. */
 size_t pl_capture_unwritten(const struct pl_capture *c);
 
+/* Bytes that its file, *ret_name, could not take, as on a full disk; *ret_error: the errno. 0:
+ * none, also without a capture. */
+size_t pl_capture_cut(const struct pl_capture *c, const char **ret_name, int *ret_error);
+
 /* Call each second: goes on without the file if its file system does not answer. send: other hosts
  * are to see what the file has got; that takes a request to the server of NFS. NULL is fine. */
 void pl_capture_tick(struct pl_capture *c, bool send);

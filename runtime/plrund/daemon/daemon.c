@@ -217,6 +217,7 @@ static void settle(struct pl_daemon *d)
             pl_daemon_kill_orphans(d, UINT_MAX, 0);
         if (!d->bye_ok)
             await_files(d);
+        pl_daemon_tell_cut(d);
         pl_daemon_send_metrics(d);
         pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_BYE});
     }

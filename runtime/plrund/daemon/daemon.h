@@ -135,6 +135,7 @@ struct pl_daemon {
     uv_timer_t tick;                 /* once a second: metrics */
     uint64_t tick_ns;                /* time of the last tick */
     unsigned n_ticks;                /* up to now */
+    bool cut_told;                   /* that a rank's file lacks output */
     struct pl_limit grace;           /* from SIGTERM to SIGKILL */
     struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */
@@ -242,6 +243,7 @@ void pl_rank_output_settle(struct pl_rank *rank);
 bool pl_daemon_files_wait(const struct pl_daemon *d);
 void pl_daemon_end_output(struct pl_daemon *d);
 void pl_daemon_tick_output(struct pl_daemon *d);
+void pl_daemon_tell_cut(struct pl_daemon *d);
 void pl_daemon_say_unwritten(const struct pl_daemon *d);
 
 /* stale_sockets.c: removes the sockets beside this one whose daemons were killed: the user's own,

@@ -7,6 +7,8 @@
 #include "common/run/output_ranks.h"
 #include "runtime/plrund/daemon/daemon.h"
 
+#include <string.h>
+
 #define SENDS_MAX 1000 /* ranks of the job whose files go to the server of NFS in a second */
 
 bool pl_rank_output_take(struct pl_rank *rank,
@@ -71,6 +73,69 @@ void pl_daemon_tick_output(struct pl_daemon *d)
         pl_capture_tick(d->ranks[i].out, send);
         pl_capture_tick(d->ranks[i].err, send);
     }
+    pl_daemon_tell_cut(d);
+}
+
+struct cut {
+    const char *name; /* the first file */
+    int error;        /* its */
+    unsigned rank;    /* its */
+    unsigned n_files;
+    size_t bytes; /* of all */
+};
+
+static struct cut find_cut(const struct pl_daemon *d)
+{
+    struct cut cut = {.n_files = 0};
+
+    for (unsigned i = 0; i < d->n_present; i++) {
+        const struct pl_capture *streams[] = {d->ranks[i].out, d->ranks[i].err};
+
+        for (int k = 0; k < 2; k++) {
+            const char *name;
+            int error;
+            size_t bytes = pl_capture_cut(streams[k], &name, &error);
+
+            if (bytes && cut.n_files++ == 0) {
+                cut.name = name;
+                cut.error = error;
+                cut.rank = d->ranks[i].rank;
+            }
+            cut.bytes += bytes;
+        }
+    }
+    return cut;
+}
+
+/* Once: on a full disk all ranks' files are alike. */
+void pl_daemon_tell_cut(struct pl_daemon *d)
+{
+    struct cut cut = find_cut(d);
+    _cleanup_free_ char *text = NULL;
+
+    if (d->cut_told || !cut.bytes)
+        return;
+    d->cut_told = true;
+    pl_log_warn("child", "cannot write '%s': %s; the run goes on", cut.name, strerror(cut.error));
+    text = pl_strf("%s lacks output: %s", cut.name, strerror(cut.error));
+    if (text)
+        pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_FACT,
+                                                   .node_fact = {"output_cut", text, cut.rank}});
+}
+
+static void say_cut(const struct pl_daemon *d)
+{
+    struct cut cut = find_cut(d);
+
+    if (cut.n_files == 1)
+        pl_log_error("child",
+                     "'%s' lacks %zu bytes of its rank's output, which Slurm's output has: %s",
+                     cut.name, cut.bytes, strerror(cut.error));
+    else if (cut.n_files)
+        pl_log_error("child",
+                     "%u files of this node's ranks, such as '%s', lack %zu bytes of output, "
+                     "which Slurm's output has: %s",
+                     cut.n_files, cut.name, cut.bytes, strerror(cut.error));
 }
 
 void pl_daemon_say_unwritten(const struct pl_daemon *d)
@@ -84,6 +149,7 @@ void pl_daemon_say_unwritten(const struct pl_daemon *d)
                      "the run folder does not answer: %zu bytes of the output of this node's ranks "
                      "are not in their files",
                      bytes);
+    say_cut(d);
 }
 
 /* The lines about the rank that failed first, for Slurm's output file. */

@@ -45,6 +45,7 @@ static bool write_note(struct pl_file_work *w)
     ssize_t n = write(w->fd, note, (size_t)size);
 
     if (n < size) { /* no part of the note stays */
+        w->error = n < 0 ? errno : ENOSPC;
         if (n > 0 && ftruncate(w->fd, lseek(w->fd, 0, SEEK_END) - n) < 0)
             pl_log_debug("child", "cannot truncate a rank's file");
         return false;
@@ -75,9 +76,8 @@ static size_t write_file(struct pl_file_work *w)
         data += n;
         len -= (size_t)n;
     }
-    if (len && !w->warned)
-        pl_log_warn("child", "cannot write a rank's file: %s; the run goes on", strerror(errno));
-    w->warned = w->warned || len;
+    if (len)
+        w->error = n < 0 ? errno : EIO;
     w->missing = len;
     return len;
 }
@@ -112,6 +112,6 @@ void pl_file_work(struct pl_disk_job *job)
     if (w->send)
         pl_file_send(w->fd);
     /* a network file system writes it now */
-    if (w->close && w->fd >= 0 && close(PL_TAKE_FD(w->fd)) < 0 && !w->warned)
-        pl_log_warn("child", "a rank's file may lack output: %s", strerror(errno));
+    if (w->close && w->fd >= 0 && close(PL_TAKE_FD(w->fd)) < 0 && !w->error)
+        pl_log_warn("child", "'%s' may lack output: %s", w->name, strerror(errno));
 }

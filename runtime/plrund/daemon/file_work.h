@@ -23,10 +23,12 @@ struct pl_file_work {
     size_t missing; /* bytes that the file does not have, at its end */
     size_t lost;    /* bytes at the end of the data that it did not take */
     int result;     /* of open */
-    bool warned, removed;
+    int error;      /* of the last write that it did not take whole */
+    bool removed;
 };
 
-/* The job's work. A failure is logged once; `result` and `lost` say what it means. */
+/* The job's work. A failure to open or close it is logged; `result`, `lost` and `error` say
+ * what it means. */
 void pl_file_work(struct pl_disk_job *job);
 
 /* Frees what it owns but the descriptor, which `close` closes. */
