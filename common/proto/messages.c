@@ -183,7 +183,7 @@ static const struct message table[PL_MSG_N_TYPES] = {
     [PL_MSG_HUB_PING] = {PL_WIRE_HUB_TO_NODE, "ping", {MUST(hub_ping, t)}},
     [PL_MSG_HUB_PROBE] = {PL_WIRE_HUB_TO_NODE, "probe", {{0}}},
     [PL_MSG_HUB_STACK] = {PL_WIRE_HUB_TO_NODE, "stack", {MUST(hub_stack, rank)}},
-    [PL_MSG_HUB_BYE_OK] = {PL_WIRE_HUB_TO_NODE, "bye_ok", {{0}}},
+    [PL_MSG_HUB_BYE_OK] = {PL_WIRE_HUB_TO_NODE, "bye_ok", {MAY(hub_bye_ok, text)}},
 };
 
 /* ---- writing ---- */

@@ -136,7 +136,7 @@ struct pl_msg {
         } rank_world;
         struct pl_msg_text {
             const char *text;
-        } rank_refused, rank_error, error, hub_refused;
+        } rank_refused, rank_error, error, hub_refused, hub_bye_ok;
         struct pl_msg_exchanged {
             const char *name;
             json_t *values; /* by rank */

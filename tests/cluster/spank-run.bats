@@ -312,3 +312,14 @@ refused_by_node() {
     done
     umount -l disk
 }
+
+@test "a step without a result: its stderr has the end, whichever node leaves last" {
+    for first in 0 1; do
+        export PLUME_HOME=$WORK/home-$first
+        run as_user timeout 60 srun -Q --plume -N2 -n2 bash -c "((RANK == $first)) && exit
+            rm -r $PLUME_HOME/steps/*; exit 3"
+        echo "$output"
+        [ "$status" = 3 ]
+        grep "plume: node n.: .*this attempt is failed, by its cause 'exit': rank $((1 - first)) on n" <<<"$output"
+    done
+}

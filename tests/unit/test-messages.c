@@ -110,6 +110,7 @@ static const struct {
      "{\"rank\":0,\"state\":\"busy\",\"doing\":\"in hook on_fit_end\",\"collectives\":7,"
      "\"cpu_ms\":1200,\"silent_s\":3,\"hook\":\"on_fit_end\"}"},
     {PL_MSG_OWNER_VERDICT, "{\"type\":\"verdict\",\"code\":1}"},
+    {PL_MSG_HUB_BYE_OK, "{\"type\":\"bye_ok\",\"text\":\"no room\"}"},
 };
 
 static json_t *parse(const char *line)

@@ -134,6 +134,8 @@ static void on_hub_message(void *ctx, json_t *message)
         break;
     case PL_MSG_HUB_BYE_OK:
         d->bye_ok = true;
+        if (m.hub_bye_ok.text && d->step.plugin)
+            pl_log_error("run", "%s", m.hub_bye_ok.text);
         break;
     default:
         break;

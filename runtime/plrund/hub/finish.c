@@ -6,13 +6,18 @@
 #include "common/run/run_state.h"
 #include "runtime/plrund/hub/hub_private.h"
 
-void pl_hub_confirm_bye(struct pl_hub *hub, unsigned node_id)
+static void confirm_bye(struct pl_hub *hub, unsigned node_id, const char *text)
 {
     if (!hub->nodes[node_id].bye_due)
         return;
     pl_hub_send_log(hub); /* the ends of its ranks are in it */
-    pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK});
+    pl_hub_send(hub, node_id, &(struct pl_msg){.type = PL_MSG_HUB_BYE_OK, .hub_bye_ok.text = text});
     hub->nodes[node_id].bye_due = false;
+}
+
+void pl_hub_confirm_bye(struct pl_hub *hub, unsigned node_id)
+{
+    confirm_bye(hub, node_id, NULL);
 }
 
 static void on_finish(uv_timer_t *timer)
@@ -25,12 +30,19 @@ static void on_finish(uv_timer_t *timer)
 /* The files are written, or are given up. */
 static void tell_end(struct pl_hub *hub)
 {
+    /* Of an early bye of our own node slurmstepd reads us no longer: another node tells the user.
+     */
+    const char *text = hub->nodes[0].bye_due ? NULL : hub->unwritten;
+
     if (hub->end_told)
         return;
     hub->end_told = true;
     pl_limit_stop(&hub->written_limit);
     for (unsigned i = 0; i < hub->step->nnodes; i++) /* the last: srun may wait for it */
-        pl_hub_confirm_bye(hub, i);
+        if (hub->nodes[i].bye_due) {
+            confirm_bye(hub, i, text);
+            text = NULL;
+        }
     uv_timer_start(&hub->finish_timer, on_finish, 0, 0); /* from the loop, not from in here */
 }
 

@@ -518,6 +518,7 @@ void pl_hub_destroy(struct pl_hub *hub)
     json_decref(hub->spare_cause);
     json_decref(hub->gpu_errors);
     free(hub->refusal);
+    free(hub->unwritten);
     free(hub->unable);
     free(hub->failures);
     free(hub->node_of_rank);

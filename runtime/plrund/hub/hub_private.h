@@ -193,6 +193,7 @@ struct pl_hub {
     uv_timer_t tick, decide_timer, finish_timer;
     struct pl_limit written_limit; /* until the result is written */
     struct pl_hub_end *end;        /* the last work on files; NULL = not begun, or done */
+    char *unwritten;               /* why there is no result, and what it would be; or NULL */
     bool end_told;                 /* the nodes know that the attempt is over */
     struct pl_limit launch_limit;  /* until all nodes have joined */
     struct pl_limit start_limit;   /* from then, and a first rank, until all ranks have come */

@@ -162,28 +162,37 @@ static int write_result(struct pl_hub_end *end)
     return r;
 }
 
-/* Without a result in the run folder, the step's stderr is the only place that tells the end: the
- * trial's end reads it there (plrun's pl_trial_hub_said()). */
-static void say_result(const struct pl_hub *hub, enum pl_trial_state state)
+/* NULL: no memory. */
+static char *describe_end(const struct pl_hub *hub, enum pl_trial_state state)
 {
-    const char *kind = pl_json_string(hub->cause, "kind"), *node, *text;
+    const char *kind = pl_json_string(hub->cause, "kind"), *node;
     int64_t rank;
 
     if (state == PL_TRIAL_CANCELLED) /* also where the program stopped at a signal */
         kind = pl_cause_name(PL_CAUSE_CANCELLED);
-    if (!kind) {
-        pl_log_error("run", "this attempt is %s", pl_trial_state_name(state));
-        return;
-    }
+    if (!kind)
+        return pl_strf("this attempt is %s", pl_trial_state_name(state));
     node = pl_json_string(hub->cause, "node");
-    text = pl_json_string(hub->cause, "text");
     if (pl_json_int(hub->cause, "rank", &rank) < 0)
-        pl_log_error("run", "this attempt is %s, by its cause '%s'", pl_trial_state_name(state),
-                     kind);
-    else
-        pl_log_error("run", "this attempt is %s, by its cause '%s': rank %lld on %s, exit code %d",
-                     pl_trial_state_name(state), kind, (long long)rank, node ? node : "?",
-                     pl_run_state_exit_code(hub->cause));
+        return pl_strf("this attempt is %s, by its cause '%s'", pl_trial_state_name(state), kind);
+    return pl_strf("this attempt is %s, by its cause '%s': rank %lld on %s, exit code %d",
+                   pl_trial_state_name(state), kind, (long long)rank, node ? node : "?",
+                   pl_run_state_exit_code(hub->cause));
+}
+
+/* Without a result in the run folder, the step's stderr is the only place that tells the end: the
+ * trial's end reads it there (plrun's pl_trial_hub_said()). The plugin may read this daemon no
+ * longer: another node's has it, too. */
+static void say_result(struct pl_hub *hub, enum pl_trial_state state, const char *why)
+{
+    _cleanup_free_ char *end = describe_end(hub, state);
+    _cleanup_free_ char *line = end ? pl_strf("%s; %s", why, end) : NULL;
+    const char *text = pl_json_string(hub->cause, "text");
+
+    pl_log_error("run", "%s", why);
+    pl_log_error("run", "%s", end ? end : pl_trial_state_name(state));
+    free(hub->unwritten);
+    hub->unwritten = line ? pl_buf_dup_text(line) : NULL; /* it travels as JSON */
     if (text && *text)
         pl_log_error("run", "last lines of the cause:");
     for (size_t len; text && *text; text += len + (text[len] == '\n')) {
@@ -280,8 +289,7 @@ static void end_done(struct pl_disk_job *job)
     struct pl_hub *hub = end->hub;
 
     if (!end->written && !hub->end_told) {
-        pl_log_error("run", "%s", pl_error_text(&end->err));
-        say_result(hub, end->state);
+        say_result(hub, end->state, pl_error_text(&end->err));
     }
     if (end->last)
         hub->end = NULL;
@@ -300,10 +308,8 @@ static void begin(struct pl_hub *hub, void (*done)(struct pl_hub *hub))
         end = NULL;
     }
     if (!end) {
-        if (hub->run && hub->attempt_dir) {
-            pl_log_error("run", "out of memory: this attempt has no result.json");
-            say_result(hub, end_state(hub));
-        }
+        if (hub->run && hub->attempt_dir)
+            say_result(hub, end_state(hub), "out of memory: this attempt has no result.json");
         if (done)
             done(hub);
         return;
@@ -338,13 +344,14 @@ void pl_hub_write_end(struct pl_hub *hub, void (*written)(struct pl_hub *hub))
 
 void pl_hub_give_up_end(struct pl_hub *hub)
 {
+    _cleanup_free_ char *why = NULL;
     size_t lines = pl_log_queue_waiting(&hub->events) + pl_log_queue_waiting(&hub->metrics);
 
     if (hub->end)
         lines += pl_log_queue_count(&hub->end->events) + pl_log_queue_count(&hub->end->metrics);
-    pl_log_error("run",
-                 "the run folder '%s' does not answer: result.json and up to %zu lines of its log "
-                 "are not written",
-                 pl_run_dir(hub->run), lines);
-    say_result(hub, hub->end ? hub->end->state : end_state(hub));
+    why = pl_strf("the run folder '%s' does not answer: result.json and up to %zu lines of its "
+                  "log are not written",
+                  pl_run_dir(hub->run), lines);
+    say_result(hub, hub->end ? hub->end->state : end_state(hub),
+               why ? why : "the run folder does not answer");
 }
