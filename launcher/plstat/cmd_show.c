@@ -389,7 +389,8 @@ static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
 
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err)
 {
-    static const struct pl_job_report report = {true, report_run, report_slurm_job};
+    static const struct pl_job_report report = {
+        .ranks = true, .run = report_run, .slurm_job = report_slurm_job};
 
     return pl_plstat_report_job(ps, &report, err);
 }

@@ -235,7 +235,7 @@ static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
 
 int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err)
 {
-    static const struct pl_job_report report = {.run = report_run};
+    static const struct pl_job_report report = {.settle = true, .run = report_run};
 
     return pl_plstat_report_job(ps, &report, err);
 }

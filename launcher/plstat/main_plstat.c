@@ -10,6 +10,7 @@
 #include "common/base/strv.h"
 #include "common/base/trace.h"
 #include "common/proto/json.h"
+#include "common/run/output_ranks.h"
 #include "launcher/plstat/find.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
@@ -70,6 +71,41 @@ set_job_number(void *ctx, const struct pl_option *o, const char *value, struct p
     return 0;
 }
 
+static int set_follow(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    ps->log.follow = ps->log.given = true;
+    return 0;
+}
+
+static int set_lines(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    ps->log.given = true;
+    return pl_parse_int(value, 0, INT64_MAX, &ps->log.lines, err) < 0 ? -EINVAL : 0;
+}
+
+static int set_ranks(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    struct pl_plstat *ps = ctx;
+
+    ps->log.given = true;
+    ps->log.ranks = value;
+    return pl_output_ranks_check(value, 0, err);
+}
+
+static int set_stream(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
+{
+    static const char *const words[] = {
+        [PL_LOG_BOTH] = "both", [PL_LOG_OUT] = "out", [PL_LOG_ERR] = "err", NULL};
+    struct pl_plstat *ps = ctx;
+
+    ps->log.given = true;
+    return pl_parse_choice(value, words, &ps->log.stream, err);
+}
+
 static int
 set_doctor_nodes(void *ctx, const struct pl_option *o, const char *value, struct pl_error *err)
 {
@@ -103,6 +139,12 @@ static const struct pl_option options[] = {
      PL_OPTION_CALL(set_color)},
     {"check", 0, NULL, NULL, "exit with 1 if a trial or job shown has failed",
      PL_OPTION_TRUE(struct pl_plstat, check)},
+    {"follow", 'f', NULL, "With log", "write lines as they come, until the trial has ended",
+     PL_OPTION_CALL(set_follow)},
+    {"lines", 'n', "N", NULL, "begin with the last N lines of each file",
+     PL_OPTION_CALL(set_lines)},
+    {"ranks", 0, "LIST", NULL, "these ranks, as in 0,4-7 (all)", PL_OPTION_CALL(set_ranks)},
+    {"stream", 0, "NAME", NULL, "out, err or both (default)", PL_OPTION_CALL(set_stream)},
     {"nodes", 0, "N", "With doctor",
      "look at up to N nodes, by srun (2; inside a job: all of its nodes)",
      PL_OPTION_CALL(set_doctor_nodes)},
@@ -131,6 +173,7 @@ static const struct command {
     {NULL, NULL, "your sweeps and jobs", pl_cmd_list},
     {"show", "JOB", "the ranks of a job: node, state, step, metrics, end", pl_cmd_show},
     {"sweep", "SWEEP", "the trials of a sweep: parameters, state, objective", pl_cmd_sweep},
+    {"log", "JOB", "the output of a trial's ranks, also as it is written", pl_cmd_log},
     {"ghosts", NULL, "GPUs of this node, and processes that outlived their job", pl_cmd_ghosts},
     {"doctor", NULL, "Slurm, the plugin, names, clocks and releases of some nodes", pl_cmd_doctor},
     {"why", "JOB", "the first failure, with the last lines of that rank's stderr", pl_cmd_why},
@@ -156,8 +199,9 @@ static const struct {
     {"list", "plstat"},
     {"ls", "plstat"},
     {"status", "plstat show JOB"},
-    {"log", "plstat why JOB, or read rank-R.out in RUN/trial-0000/attempt-0"},
-    {"logs", "plstat why JOB, or read rank-R.out in RUN/trial-0000/attempt-0"},
+    {"logs", "plstat log JOB"},
+    {"tail", "plstat log -f JOB"},
+    {"output", "plstat log JOB"},
     {"cancel", "plsubmit --cancel SWEEP"},
     {"retry", "plsubmit --retry SWEEP"},
 };
@@ -249,6 +293,13 @@ static int parse(struct pl_plstat *ps,
                          "--job, --end, --yes and --epilog go with plstat ghosts only");
     if (r == 0 && chosen->run != pl_cmd_doctor && (ps->doctor_nodes || ps->probe))
         r = pl_error_set(err, -EINVAL, "--nodes and --probe go with plstat doctor only");
+    if (r == 0 && chosen->run != pl_cmd_log && ps->log.given)
+        r = pl_error_set(err, -EINVAL,
+                         "--follow, --lines, --ranks and --stream go with plstat log only%s",
+                         ps->log.follow ? ": write --watch to repeat a report" : "");
+    if (r == 0 && chosen->run == pl_cmd_log && (ps->json || ps->watch))
+        r = pl_error_set(err, -EINVAL, "plstat log takes no --%s%s", ps->json ? "json" : "watch",
+                         ps->json ? "" : ": write --follow");
     if (r == 0 && !ps->doctor_nodes)
         ps->doctor_nodes = DOCTOR_NODES;
     if (r == 0 && chosen->arg && !ps->word)
@@ -352,8 +403,7 @@ static int explain(const char *word, struct pl_error *err)
     static const struct {
         const char *name, *text;
     } habits[] = {
-        {"-f", "write --watch"},
-        {"--follow", "write --watch"},
+        {"--tail", "write --lines N"},
         {"--iterate", "write --watch=SEC"},
         {"-u", "it shows your own sweeps and jobs; squeue -u USER shows those of habits"},
         {"--user", "it shows your own sweeps and jobs; squeue --user USER shows those of habits"},
@@ -397,9 +447,9 @@ static void make_footer(char *ret, size_t size)
 
 int main(int argc, char **argv)
 {
-    struct pl_plstat ps = {.interval_s = 2};
+    struct pl_plstat ps = {.interval_s = 2, .log.lines = -1};
     struct pl_error err = {0};
-    char synopsis[512], footer[1024];
+    char synopsis[1024], footer[1024];
     struct pl_command command = {
         .name = "plstat",
         .synopsis = synopsis,

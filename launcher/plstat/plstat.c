@@ -37,11 +37,10 @@ static int find_array(const struct pl_slurm_job *job, struct pl_target *target)
     return 1;
 }
 
-/* Finds ps->word. *ret_job is Slurm's record if no run is known for it; ret->run is NULL then. */
-static int find_job(struct pl_plstat *ps,
-                    struct pl_target *ret,
-                    const struct pl_slurm_job **ret_job,
-                    struct pl_error *err)
+int pl_plstat_find_job(struct pl_plstat *ps,
+                       struct pl_target *ret,
+                       const struct pl_slurm_job **ret_job,
+                       struct pl_error *err)
 {
     double begin_s = pl_wall_s();
     const struct pl_slurm_jobs *jobs;
@@ -106,7 +105,7 @@ int pl_plstat_report_job(struct pl_plstat *ps,
     _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
     _cleanup_(pl_target_finish) struct pl_target target = {0};
     const struct pl_slurm_job *job;
-    int r = find_job(ps, &target, &job, err);
+    int r = pl_plstat_find_job(ps, &target, &job, err);
 
     if (r < 0)
         return r;
@@ -119,6 +118,8 @@ int pl_plstat_report_job(struct pl_plstat *ps,
     for (size_t i = 0; i < s->n_trials; i++)
         ps->any_failure |= pl_trial_state_is_failure(s->trials[i].state);
     ps->any_failure |= s->missing != NULL;
+    if (report->settle && ps->json)
+        pl_run_status_settle(s, &ps->slurm);
     return report->run(ps, s) < 0 ? pl_error_set(err, -ENOMEM, "out of memory") : 0;
 }
 

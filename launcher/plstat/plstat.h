@@ -16,9 +16,23 @@ struct pl_ghosts_options {
     char **pids;           /* NULL: none */
 };
 
+struct pl_log_options {
+    bool follow, given; /* given: an option of log is there */
+    int64_t lines;      /* -1: all */
+    const char *ranks;  /* NULL: all */
+    int stream;         /* enum pl_log_stream */
+};
+
+enum pl_log_stream {
+    PL_LOG_BOTH,
+    PL_LOG_OUT,
+    PL_LOG_ERR,
+};
+
 struct pl_plstat {
     /* options */
     struct pl_ghosts_options ghosts;
+    struct pl_log_options log;
     unsigned doctor_nodes; /* --nodes of doctor */
     const char *probe;     /* --probe of doctor; NULL: not given */
     bool json, check, all, watch;
@@ -42,6 +56,7 @@ struct pl_plstat {
 int pl_cmd_doctor(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_ghosts(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err);
+int pl_cmd_log(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_show(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_sweep(struct pl_plstat *ps, struct pl_error *err);
 int pl_cmd_why(struct pl_plstat *ps, struct pl_error *err);
@@ -54,7 +69,8 @@ void pl_plstat_reset(struct pl_plstat *ps);
 
 /* The parts in which show, sweep and why differ. */
 struct pl_job_report {
-    bool ranks; /* collect the ranks of each trial */
+    bool ranks;  /* collect the ranks of each trial */
+    bool settle; /* as JSON, tell which trials Slurm may start again */
     /* Reports a run. -ENOMEM. */
     int (*run)(struct pl_plstat *ps, const struct pl_run_status *s);
     /* Reports a job that only Slurm knows. -ENOMEM. NULL: such a job is an error. */
@@ -67,6 +83,13 @@ struct pl_job_report {
 int pl_plstat_report_job(struct pl_plstat *ps,
                          const struct pl_job_report *report,
                          struct pl_error *err);
+
+/* Finds ps->word. *ret_job is Slurm's record if no run is known for it; ret->run is NULL then. The
+ * caller finishes ret. Errors as pl_plstat_report_job(). */
+int pl_plstat_find_job(struct pl_plstat *ps,
+                       struct pl_target *ret,
+                       const struct pl_slurm_job **ret_job,
+                       struct pl_error *err);
 
 /* Makes doc the report; takes the reference. -ENOMEM for NULL. */
 int pl_plstat_document(struct pl_plstat *ps, json_t *doc);

@@ -96,6 +96,8 @@ static void put_trial(json_t *o, const struct pl_trial_status *ts, bool *ok)
     if (ts->params)
         put(o, "params", json_incref(ts->params), ok);
     put(o, "state", json_string(pl_trial_state_name(ts->state)), ok);
+    if (ts->unsettled)
+        put(o, "may_start_again", json_true(), ok);
     put_text(o, "job", ts->job, ok);
     put(o, "attempts", json_integer(PL_MAX(1u, ts->attempts)), ok);
     if (isfinite(ts->objective))

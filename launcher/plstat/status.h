@@ -75,6 +75,7 @@ struct pl_trial_status {
     bool undecided;  /* --requeue-on may start it again after its result */
     int64_t restart; /* of the job, when it claimed the trial */
     double claim_s;  /* an older answer of Slurm says nothing about the newest start */
+    bool unsettled;  /* pl_run_status_settle(): Slurm may start it again after this end */
 };
 
 /* Until when it has run: its end, or its newest stamp. Minus started_s that is its time. */
@@ -123,6 +124,11 @@ int pl_run_status_collect(struct pl_run *run,
                           struct pl_run_status **ret,
                           struct pl_notes *notes,
                           struct pl_error *err);
+
+/* Looks for trials that have ended just now, or so that a requeue is probable, and whose job Slurm
+ * still has: it may put such a job back into its queue. Asks Slurm if there is a trial that has
+ * failed in the last minute. */
+void pl_run_status_settle(struct pl_run_status *s, struct pl_slurm_view *slurm);
 
 /* True for the states that --check reports: ended, but neither done nor pruned. */
 bool pl_trial_state_is_failure(enum pl_trial_state state);
