@@ -17,8 +17,8 @@ struct pl_slurm_limits {
  * ends its process. */
 bool pl_slurm_conf_readable(void);
 
-/* The ClusterName in that slurm.conf, in small letters as Slurm has it; the caller frees it. NULL:
- * not known, as where the name stands in a file that slurm.conf includes. */
+/* The ClusterName in that slurm.conf or in a file that it includes, in small letters as Slurm has
+ * it; the caller frees it. NULL: not known. */
 char *pl_slurm_conf_cluster(void);
 
 /* Returns max_array_tasks of SchedulerParameters, 0 if it is not set. params may be NULL. */

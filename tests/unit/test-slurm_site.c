@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/base/macros.h"
+#include "common/base/fs.h"
+#include "launcher/slurm/slurm_conf.h"
 #include "launcher/slurm/slurm_site.h"
+#include "tests/lib/tmpdir.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -98,6 +100,20 @@ static void test_preempt_requeues(void **state)
     assert_false(pl_slurm_preempt_requeues("OFF"));
 }
 
+/* Writes a slurm.conf and compares the name in it. */
+static void check_cluster(const char *path, const char *text, const char *expected)
+{
+    _cleanup_free_ char *cluster = NULL;
+
+    unlink(path);
+    assert_int_equal(pl_file_append(path, text, strlen(text), 0600, NULL), 0);
+    cluster = pl_slurm_conf_cluster();
+    if (expected)
+        assert_string_equal(cluster, expected);
+    else
+        assert_null(cluster);
+}
+
 static void test_conf_cluster(void **state)
 {
     static const struct {
@@ -108,25 +124,33 @@ static void test_conf_cluster(void **state)
         {"#ClusterName=old\nCLUSTERNAME=new\r\n", "new"},
         {"ClusterNameX=a\nInclude other\n", NULL},
         {"", NULL},
+        {"ClusterName=a\nClusterName=b\n", "b"},
+        {"AuthType=x  ClusterName = b SlurmctldPort=1\n", "b"},
+        {"# ClusterName=a \\\nCluster\\  \nName=b \\", "b"},
+        {"AuthInfo=\"ClusterName=b\"\nClusterName=\nClusterName=\"\"\n", NULL},
+        {"ClusterName=a\nInclude\tinc \n", "inc"},
+        {"iNCLUDE inc2 # two levels\nClusterName=\\\n", "inc"},
+        {"Include inc\nClusterName=a", "a"},
+        {"Include slurm.conf\nInclude inc", "inc"},
+        {"IncludeX inc", NULL},
     };
-    char path[] = "/tmp/plume-conf-XXXXXX";
-    _cleanup_close_ int fd = mkstemp(path);
+    static const char included[] = "ClusterName=Inc\n", twice[] = "Include inc\nInclude none\n";
+    char dir[64], path[80], inc[80], inc2[80], text[100];
 
-    assert_true(fd >= 0);
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    snprintf(path, sizeof(path), "%s/slurm.conf", dir);
+    snprintf(inc, sizeof(inc), "%s/inc", dir);
+    snprintf(inc2, sizeof(inc2), "%s/inc2", dir);
+    snprintf(text, sizeof(text), "Include %s", inc);
+    assert_int_equal(pl_file_append(inc, included, strlen(included), 0600, NULL), 0);
+    assert_int_equal(pl_file_append(inc2, twice, strlen(twice), 0600, NULL), 0);
     setenv("SLURM_CONF", path, 1);
-    for (size_t i = 0; i < PL_COUNT(rows); i++) {
-        _cleanup_free_ char *cluster = NULL;
-
-        assert_int_equal(ftruncate(fd, 0), 0);
-        assert_int_equal(pwrite(fd, rows[i].text, strlen(rows[i].text), 0), strlen(rows[i].text));
-        cluster = pl_slurm_conf_cluster();
-        if (rows[i].cluster)
-            assert_string_equal(cluster, rows[i].cluster);
-        else
-            assert_null(cluster);
-    }
+    for (size_t i = 0; i < PL_COUNT(rows); i++)
+        check_cluster(path, rows[i].text, rows[i].cluster);
+    check_cluster(path, text, "inc");
     unlink(path);
     assert_null(pl_slurm_conf_cluster());
+    tmpdir_remove(dir);
 }
 
 int main(void)
