@@ -269,7 +269,15 @@ enum pl_objective pl_run_objective(const struct pl_run *run, const char **ret_me
 
 const char *pl_run_cluster(const struct pl_run *run)
 {
-    return pl_json_string(run->sweep, "cluster");
+    static const char chosen[] = "--clusters=";
+    const char *cluster = pl_json_string(run->sweep, "cluster");
+
+    if (cluster || pl_run_n_submissions(run) == 0 || json_object_get(pl_run_options(run), "local"))
+        return cluster;
+    for (const char *const *arg = run->sbatch_args; *arg; arg++)
+        if (strncmp(*arg, chosen, strlen(chosen)) == 0)
+            cluster = *arg + strlen(chosen);
+    return cluster;
 }
 
 size_t pl_run_n_submissions(const struct pl_run *run)

@@ -120,7 +120,8 @@ struct pl_run_submission {
     const char *tasks; /* the array's indices, "0,3-8"; NULL: all below n_trials */
     unsigned retry;    /* number of the retry that submitted it; 0: the first submission */
 };
-/* The name of the cluster whose Slurm gets the trials; NULL: not known. */
+/* The name of the cluster whose Slurm gets the trials; NULL: not known. "a,b" or "all" where sbatch
+ * has chosen one of these clusters, and its answer did not name it. */
 const char *pl_run_cluster(const struct pl_run *run);
 size_t pl_run_n_submissions(const struct pl_run *run);
 struct pl_run_submission pl_run_submission(const struct pl_run *run, size_t i);
@@ -297,8 +298,9 @@ int pl_run_plan_done(struct pl_run *run, const char *job, struct pl_error *err);
 /* Records jobs that are about to be cancelled, "123_[0,3-8]" each. One writer at a time. */
 int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error *err);
 
-/* Both set, in memory, another value of an option: of sbatch, or of plsubmit. The next call that
- * records something writes it. -ENOMEM. */
+/* All set another value in memory: the cluster, an option of sbatch, or one of plsubmit. The next
+ * call that records something writes it. -ENOMEM. */
+int pl_run_set_cluster(struct pl_run *run, const char *cluster);
 int pl_run_set_sbatch(struct pl_run *run, const char *option, const char *value);
 int pl_run_set_option(struct pl_run *run,
                       const char *option,

@@ -42,6 +42,9 @@ int pl_run_index_add(const struct pl_run *run, struct pl_error *err)
         json_array_append_new(jobs, json_string(pl_run_submission(run, i).job));
     line = json_pack("{ss ss so sI}", "sweep", pl_run_sweep(run), "folder", pl_run_dir(run), "jobs",
                      jobs, "time", (json_int_t)pl_wall_s());
+    if (line && pl_run_cluster(run) &&
+        json_object_set_new(line, "cluster", json_string(pl_run_cluster(run))) < 0)
+        return pl_error_nomem(err);
     if (!line || pl_json_dump_line(line, &text) < 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = index_path(&path, err);
@@ -168,12 +171,15 @@ struct query {
     char *job;     /* the number before '_'; NULL: the word is not a job id */
     int64_t index; /* the number after '_'; -1: none */
     bool want_job; /* this pass compares job ids, not sweeps */
-    char *folder;  /* the result */
+    const char *cluster;
+    char *folder; /* the result */
 };
 
 static int match_line(void *ctx, const char *sweep, const char *folder, json_t *line)
 {
     struct query *q = ctx;
+    const char *cluster = q->want_job && q->cluster ? pl_json_string(line, "cluster") : NULL;
+    bool other = cluster && strcmp(cluster, q->cluster) != 0; /* which counts if no better one is */
     size_t i;
     json_t *job;
     /* The first line is that of the newest run. */
@@ -184,10 +190,11 @@ static int match_line(void *ctx, const char *sweep, const char *folder, json_t *
         if (q->want_job && json_is_string(job) && strcmp(json_string_value(job), q->job) == 0)
             found = true;
     }
-    if (!found)
+    if (!found || (other && q->folder))
         return 0;
+    free(q->folder);
     q->folder = strdup(folder);
-    return q->folder ? 1 : -ENOMEM;
+    return !q->folder ? -ENOMEM : other ? 0 : 1;
 }
 
 /* Parses "123" or "123_4". */
@@ -271,7 +278,7 @@ static int find_run(const char *word, struct query *q, struct pl_error *err)
     if (r == 0 && q->job) {
         q->want_job = true;
         r = pl_run_index_each(match_line, q, err);
-        if (r == 1)
+        if (r >= 0 && q->folder)
             return find_array_index(q, err);
     }
     if (r == 0) {
@@ -282,9 +289,12 @@ static int find_run(const char *word, struct query *q, struct pl_error *err)
     return r < 0 ? r : 0;
 }
 
-int pl_run_index_find(const char *word, struct pl_run_ref *ret, struct pl_error *err)
+int pl_run_index_find(const char *word,
+                      const char *cluster,
+                      struct pl_run_ref *ret,
+                      struct pl_error *err)
 {
-    struct query q = {.trial = -1, .index = -1};
+    struct query q = {.trial = -1, .index = -1, .cluster = cluster};
     int r = find_run(word, &q, err);
 
     if (r == 0 && !q.folder)

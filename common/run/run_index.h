@@ -32,8 +32,11 @@ void pl_run_ref_finish(struct pl_run_ref *ref);
 /* Finds a run by SWEEP, SWEEP/TRIAL, "last", "last/TRIAL", an array's job id ("123"), "123_4", a
  * run folder, or FOLDER/TRIAL, in this order; of several lines the newest counts. A folder need not
  * be in the index. Returns 0, -ENOENT (no such run; `word` may still be a job of Slurm), -EINVAL.
- */
-int pl_run_index_find(const char *word, struct pl_run_ref *ret, struct pl_error *err);
+ * cluster  whose job id is meant, if several have given it; NULL: not known */
+int pl_run_index_find(const char *word,
+                      const char *cluster,
+                      struct pl_run_ref *ret,
+                      struct pl_error *err);
 
 /* Calls `each` for every run of the index, newest first, each folder once. Stops when it returns
  * non-zero, and returns that. `line` is borrowed. */

@@ -392,6 +392,11 @@ int pl_run_add_cancelled(struct pl_run *run, char *const *jobs, struct pl_error 
     return save_sweep(run, err);
 }
 
+int pl_run_set_cluster(struct pl_run *run, const char *cluster)
+{
+    return json_object_set_new(run->sweep, "cluster", json_string(cluster)) < 0 ? -ENOMEM : 0;
+}
+
 static bool is_value_of(const char *arg, const char *option)
 {
     size_t len = strlen(option);

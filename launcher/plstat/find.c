@@ -2,7 +2,7 @@
 #include "launcher/plstat/find.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/run/run_index.h"
+#include "launcher/slurm/slurm_cluster.h"
 
 #include <string.h>
 
@@ -87,7 +87,7 @@ int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err
     if (!*word)
         return pl_error_set(err, -EINVAL, "JOB must not be empty");
     parse_job(word, &t.job, &t.task);
-    r = pl_run_index_find(word, &ref, &why);
+    r = pl_slurm_find_run(word, &ref, &why);
     if (r < 0 && r != -ENOMEM && !ref.folder) {
         int found = find_run_folder(word, &ref, r == -ENOENT ? &why : NULL);
 

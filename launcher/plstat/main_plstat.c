@@ -14,6 +14,7 @@
 #include "launcher/plstat/find.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #include <inttypes.h>
 #include <locale.h>
@@ -468,6 +469,8 @@ int main(int argc, char **argv)
     pl_trace_init("plstat");
     make_synopsis(synopsis, sizeof(synopsis));
     make_footer(footer, sizeof(footer));
+    if (pl_slurm_conf_readable()) /* libslurm asks this host's cluster: so do Slurm's commands */
+        unsetenv("SLURM_CLUSTERS");
     r = pl_site_load(&err);
     if (r == 0)
         r = parse(&ps, &command, argc, argv, &done, &err);

@@ -7,8 +7,10 @@
 #include "common/run/run_local.h"
 #include "launcher/plsubmit/change.h"
 #include "launcher/slurm/slurm_cluster.h"
+#include "launcher/slurm/slurm_conf.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define TASKS_MAX 500 /* Slurm has no limit, but reads each of them at every pass */
 
@@ -36,7 +38,7 @@ static int resolve_word(char **word, struct pl_error *err)
     bool ok = split(*word, &len);
     _cleanup_free_ char *sweep = strndup(*word, len);
     char *full;
-    int r = sweep ? pl_run_index_find(sweep, &ref, err) : pl_error_nomem(err);
+    int r = sweep ? pl_slurm_find_run(sweep, &ref, err) : pl_error_nomem(err);
 
     if (r < 0)
         return r;
@@ -216,7 +218,21 @@ static int add_sweep(
     return add_arrays(&v, ok, out, err);
 }
 
-int pl_after_dependency(char *const *words, const char *bin_dir, char **ret, struct pl_error *err)
+/* -EXDEV: Slurm may start the trials on another cluster, which does not know the jobs here. */
+static int check_clusters(const char *clusters, struct pl_error *err)
+{
+    _cleanup_free_ char *here = clusters ? pl_slurm_conf_cluster() : NULL;
+
+    if (!clusters || (here && strcasecmp(here, clusters) == 0))
+        return 0;
+    return pl_error_set(err, -EXDEV,
+                        "--after: sbatch is to choose the cluster '%s', and a job there cannot "
+                        "wait for one of this cluster",
+                        clusters);
+}
+
+int pl_after_dependency(
+    char *const *words, const char *clusters, const char *bin_dir, char **ret, struct pl_error *err)
 {
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
 
@@ -229,6 +245,8 @@ int pl_after_dependency(char *const *words, const char *bin_dir, char **ret, str
         if (r < 0)
             return pl_error_wrap(err, r, "--after");
     }
+    if (out.len && check_clusters(clusters, err) < 0)
+        return err->code;
     *ret = out.len ? strdup(pl_buf_str(&out)) : NULL;
     return out.len && !*ret ? pl_error_nomem(err) : 0;
 }

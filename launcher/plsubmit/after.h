@@ -13,9 +13,15 @@ int pl_after_resolve(char **words, struct pl_error *err);
 
 /* The dependency of sbatch for resolved words, "afterok:12,afterany:15"; *ret is NULL if all these
  * trials have ended. The caller frees it.
- * bin_dir  folder of plstat
- * -EREMOTEIO (ok, and a trial has ended otherwise; or a trial is not submitted), -EAGAIN, ... */
-int pl_after_dependency(char *const *words, const char *bin_dir, char **ret, struct pl_error *err);
+ * clusters  of which sbatch is to choose one; NULL: it takes this host's
+ * bin_dir   folder of plstat
+ * -EXDEV (a job of another cluster cannot wait for these), -EREMOTEIO (ok, and a trial has ended
+ * otherwise; or a trial is not submitted), -EAGAIN, ... */
+int pl_after_dependency(char *const *words,
+                        const char *clusters,
+                        const char *bin_dir,
+                        char **ret,
+                        struct pl_error *err);
 
 /* The words of --after that a run was created with; free *ret with pl_strv_free(), NULL: none.
  * -ENOMEM. */

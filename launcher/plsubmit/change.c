@@ -7,6 +7,7 @@
 #include "common/proto/json.h"
 #include "common/run/run_index.h"
 #include "common/run/run_tasks.h"
+#include "launcher/plsubmit/clusters.h"
 #include "launcher/slurm/slurm_cluster.h"
 #include "launcher/slurm/slurm_jobs.h"
 
@@ -94,7 +95,7 @@ static int check_trials(enum pl_change_kind kind, const char *word, struct pl_er
     _cleanup_free_ char *sweep = slash && slash[1] ? strndup(word, (size_t)(slash - word)) : NULL;
     struct pl_run *run = NULL;
 
-    if (!sweep || pl_run_index_find(sweep, &ref, NULL) < 0 ||
+    if (!sweep || pl_slurm_find_run(sweep, &ref, NULL) < 0 ||
         pl_run_open(ref.folder, &run, NULL) < 0)
         return 0;
     pl_run_close(run);
@@ -118,7 +119,7 @@ int pl_change_open(enum pl_change_kind kind,
 
     if (r < 0)
         return pl_error_set(err, r, "out of memory");
-    r = pl_run_index_find(sweep, &ref, err);
+    r = pl_slurm_find_run(sweep, &ref, err);
     if (r == -ENOENT && !c.trials && check_trials(kind, word, err) < 0)
         return -EINVAL;
     if (r == 0)
@@ -138,6 +139,7 @@ int pl_change_open(enum pl_change_kind kind,
         c.trials = pl_strf("%lld", (long long)ref.trial);
     if (!c.trials && ref.trial >= 0)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    pl_clusters_stay(c.run);
     *ret = c;
     c = PL_CHANGE_UNLOCKED;
     return 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/launch.h"
-#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/base/slow_fs.h"
 #include "common/base/term.h"
 #include "common/base/utf8.h"
+#include "launcher/plsubmit/clusters.h"
 #include "launcher/plsubmit/local_run.h"
 #include "launcher/plsubmit/python_env.h"
 #include "launcher/plsubmit/script.h"
@@ -209,16 +209,9 @@ static int name_runs(const struct pl_spec *spec, int r, struct pl_error *err)
 /* The cluster that gets the trials. NULL: it is not known, or sbatch is to choose it. */
 static char *find_cluster(const struct pl_launch *launch, const json_t *options)
 {
-    static const char *const variables[] = {"SBATCH_CLUSTERS", "SLURM_CLUSTERS"};
-
-    if (json_object_get(options, "local"))
+    if (json_object_get(options, "local") ||
+        pl_clusters_chosen((const char *const *)launch->sbatch_args, environ))
         return NULL;
-    for (char *const *arg = launch->sbatch_args; arg && *arg; arg++)
-        if (strncmp(*arg, "--clusters", strlen("--clusters")) == 0)
-            return NULL;
-    for (size_t i = 0; i < PL_COUNT(variables); i++)
-        if (pl_env_named(variables[i]))
-            return NULL;
     return pl_slurm_conf_cluster();
 }
 

@@ -7,6 +7,7 @@
 #include "common/run/run_local.h"
 #include "launcher/plsubmit/advice.h"
 #include "launcher/plsubmit/after.h"
+#include "launcher/plsubmit/clusters.h"
 #include "launcher/plsubmit/local.h"
 #include "launcher/plsubmit/on_end.h"
 #include "launcher/plsubmit/report.h"
@@ -16,6 +17,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Printed if a signal ends plsubmit: the sweep continues, and this text says how. */
 static char signal_text[PATH_MAX + 100];
@@ -165,7 +167,7 @@ static int not_submitted(const struct pl_submission *s, int r, const struct pl_e
     }
     /* sbatch refused or does not exist: Slurm has none of the trials. */
     if (!s->resumed && !s->only && pl_run_n_submissions(s->change->run) == 0 &&
-        (r == -EREMOTEIO || r == -ENOENT))
+        (r == -EREMOTEIO || r == -ENOENT || r == -EXDEV))
         pl_run_discard(PL_TAKE(s->change->run));
     return pl_report_error(err, PL_EXIT_FAILED);
 }
@@ -209,7 +211,8 @@ int pl_submission_send(const struct pl_submission *s,
     set_signal_text("submit the rest with: plsubmit --resume", s->folder);
     if (spec->no_submit)
         return show_not_submitted(s, spec);
-    r = pl_after_dependency(s->after, bin_dir, &depends, &err);
+    r = pl_after_dependency(s->after, pl_clusters_chosen(pl_run_sbatch_args(run), environ), bin_dir,
+                            &depends, &err);
     if (r == 0 && pl_run_is_local(run))
         r = pl_local_submit(run, &err);
     else if (r == 0) {

@@ -3,6 +3,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
+#include "launcher/plsubmit/clusters.h"
 #include "launcher/plsubmit/spec_private.h"
 #include "launcher/plsubmit/trial_env.h"
 #include "launcher/slurm/slurm_conf.h"
@@ -236,21 +237,23 @@ char *pl_submit_find(const char *lines, const char *run_dir, unsigned first, uns
 }
 
 /* Finds a chunk's array in the queue. *ret is NULL if it is not there. -EHOSTUNREACH, -ETIMEDOUT.
- */
-static int find_in_queue(const struct pl_run *run,
-                         const struct pl_chunk *chunk,
-                         char *const *env,
-                         char **ret,
-                         struct pl_error *err)
+ * cluster  whose queue; NULL: this host's */
+static int find_in_queue_of(const char *cluster,
+                            const struct pl_run *run,
+                            const struct pl_chunk *chunk,
+                            char *const *env,
+                            char **ret,
+                            struct pl_error *err)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_free_ char *user = pl_strf("--user=%u", (unsigned)geteuid());
-    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %T %o|%r",
-                          user,     NULL};
+    _cleanup_free_ char *of = cluster ? pl_strf("--clusters=%s", cluster) : NULL;
+    const char *argv[] = {"squeue", "--noheader", "--states=all", "--format=%F %T %o|%r", user,
+                          of,       NULL};
     int r;
 
-    if (!user)
-        return pl_error_set(err, -ENOMEM, "out of memory");
+    if (!user || (cluster && !of))
+        return pl_error_nomem(err);
     r = pl_child_run(argv, env, PL_SUBMIT_SQUEUE_MS, &child, err);
     if (r < 0)
         return r;
@@ -259,6 +262,30 @@ static int find_in_queue(const struct pl_run *run,
                             pl_buf_str(&child.err));
     *ret = pl_submit_find(pl_buf_str(&child.out), pl_run_dir(run), chunk->first, chunk->retry);
     return 0;
+}
+
+/* As find_in_queue_of(), for each cluster that sbatch may have chosen; sets that of the run. */
+static int find_in_queue(struct pl_run *run,
+                         const struct pl_chunk *chunk,
+                         char *const *env,
+                         char **ret,
+                         struct pl_error *err)
+{
+    const char *list = pl_clusters_chosen(pl_run_sbatch_args(run), env);
+    int r = 0;
+
+    if (!list)
+        return find_in_queue_of(NULL, run, chunk, env, ret, err);
+    for (*ret = NULL; *list && r == 0 && !*ret; list += *list == ',') {
+        size_t len = strcspn(list, ",");
+        _cleanup_free_ char *cluster = strndup(list, len);
+
+        r = cluster ? find_in_queue_of(cluster, run, chunk, env, ret, err) : pl_error_nomem(err);
+        if (r == 0 && *ret && strcmp(cluster, "all") != 0 && pl_clusters_set(run, cluster) < 0)
+            r = pl_error_nomem(err);
+        list += len;
+    }
+    return r;
 }
 
 int pl_submit_join(const char *text, struct pl_buf *out)
@@ -315,7 +342,7 @@ bool pl_submit_is_no_answer(const char *messages)
 }
 
 /* Handles an sbatch that printed no job id: the queue shows whether it submitted the array. */
-static int resolve_missing_id(const struct pl_run *run,
+static int resolve_missing_id(struct pl_run *run,
                               const struct pl_chunk *chunk,
                               char *const *env,
                               bool refused,
@@ -371,7 +398,7 @@ static int describe_silence(int status, struct pl_buf *line)
                        WEXITSTATUS(status));
 }
 
-static int submit_chunk(const struct pl_run *run,
+static int submit_chunk(struct pl_run *run,
                         const struct pl_chunk *chunk,
                         char *const *argv,
                         char *const *env,
@@ -387,7 +414,11 @@ static int submit_chunk(const struct pl_run *run,
     if (r < 0 && r != -ETIMEDOUT)
         return pl_error_set(err, r, "%s", why.text);
     if (r == 0 && child.status == 0) {
+        _cleanup_free_ char *cluster = pl_clusters_answer(&child.out);
+
         *ret = pl_submit_job_id(&child.out);
+        if (*ret && pl_clusters_set(run, cluster) < 0)
+            return pl_error_nomem(err);
         if (*ret)
             return pl_buf_add(messages, pl_buf_str(&child.err), child.err.len);
     }
@@ -407,11 +438,14 @@ static int submit_chunk(const struct pl_run *run,
 void pl_submit_cancel(const struct pl_run *run, size_t from, struct pl_error *err)
 {
     _cleanup_(pl_strv_freep) char **env = NULL;
+    const char *chosen;
 
     if (pl_submit_env(environ, &env) < 0)
         return;
+    chosen = pl_clusters_chosen(pl_run_sbatch_args(run), env);
     for (size_t i = from; i < pl_run_n_submissions(run); i++) {
-        const char *argv[] = {"scancel", pl_run_submission(run, i).job, NULL};
+        _cleanup_free_ char *of = chosen ? pl_strf("--clusters=%s", chosen) : NULL;
+        const char *argv[] = {"scancel", pl_run_submission(run, i).job, of, NULL};
         _cleanup_(pl_child_finish) struct pl_child child = {0};
 
         if (pl_child_run(argv, env, PL_SUBMIT_SQUEUE_MS, &child, NULL) < 0 || child.status != 0)

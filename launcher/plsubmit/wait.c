@@ -7,6 +7,7 @@
 #include "common/proto/json.h"
 #include "common/run/reported.h"
 #include "common/run/run_local.h"
+#include "launcher/plsubmit/clusters.h"
 
 #include <poll.h>
 #include <string.h>
@@ -217,8 +218,10 @@ static int ask_queue(struct waiting *w)
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     _cleanup_(pl_buf_finish) struct pl_buf jobs = {0};
     _cleanup_free_ bool *queued = calloc(pl_run_n_trials(w->run), sizeof(*queued));
-    const char *argv[] = {"squeue", "--noheader", "--array", "--format=%F %K", NULL, NULL};
-    int r = queued ? pl_buf_adds(&jobs, "--jobs=") : -ENOMEM;
+    const char *chosen = pl_clusters_chosen(pl_run_sbatch_args(w->run), environ);
+    _cleanup_free_ char *of = chosen ? pl_strf("--clusters=%s", chosen) : NULL;
+    const char *argv[] = {"squeue", "--noheader", "--array", "--format=%F %K", NULL, of, NULL};
+    int r = queued && (of || !chosen) ? pl_buf_adds(&jobs, "--jobs=") : -ENOMEM;
 
     if (r == 0 && pl_run_is_local(w->run)) {
         bool runs = pl_run_local_state(w->run, NULL, NULL) != PL_LOCAL_ENDED;

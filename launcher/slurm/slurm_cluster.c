@@ -3,9 +3,17 @@
 #include "common/base/macros.h"
 #include "launcher/slurm/slurm_conf.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+int pl_slurm_find_run(const char *word, struct pl_run_ref *ret, struct pl_error *err)
+{
+    _cleanup_free_ char *here = isdigit((unsigned char)*word) ? pl_slurm_conf_cluster() : NULL;
+
+    return pl_run_index_find(word, here, ret, err);
+}
 
 int pl_slurm_check_cluster(const struct pl_run *run, struct pl_error *err)
 {

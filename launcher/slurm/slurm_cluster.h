@@ -5,6 +5,10 @@
 
 #include "common/base/error.h"
 #include "common/run/run_folder.h"
+#include "common/run/run_index.h"
+
+/* As pl_run_index_find(); a job id is one of this host's cluster, if that has given it. */
+int pl_slurm_find_run(const char *word, struct pl_run_ref *ret, struct pl_error *err);
 
 /* 0 if Slurm on this host is that of the run's cluster, or if one of the two is not known. -EXDEV:
  * Slurm here does not know the run's jobs, and may have others with their numbers. */

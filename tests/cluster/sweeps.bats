@@ -87,7 +87,12 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     run ! plsubmit --after "$SWEEP" -- true
     [[ $output == "plsubmit: "*"sweep $SWEEP is on cluster plume, but Slurm here is that of other: run plsubmit on a host of plume" ]]
     SLURM_CONF=$conf
-    run -0 plsubmit --cancel "$SWEEP"
+    # The variable is for new sweeps. There is no accounting here to find its cluster.
+    change=$(find runs -maxdepth 1 | wc -l)
+    run -1 plsubmit --after "$SWEEP" --sbatch clusters=other -- true
+    [ "$output" = "plsubmit: --after: sbatch is to choose the cluster 'other', and a job there cannot wait for one of this cluster" ]
+    (($(find runs -maxdepth 1 | wc -l) == change))
+    SLURM_CLUSTERS=other run -0 plsubmit --cancel "$SWEEP"
     # Steps have the cluster's name, too, and are no sweeps.
     run -0 srun -N1 plrun true
     run -0 srun -N1 --plume true

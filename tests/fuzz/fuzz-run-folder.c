@@ -101,7 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         pl_run_close(run);
     }
     pl_run_index_each(look, NULL, NULL);
-    if (pl_run_index_find("s-1", &ref, NULL) == 0)
+    if (pl_run_index_find("s-1", NULL, &ref, NULL) == 0)
         pl_run_ref_finish(&ref);
     return 0;
 }

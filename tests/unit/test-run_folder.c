@@ -525,7 +525,7 @@ static void test_index(void **state)
     struct pl_run_ref ref = {0};
     struct pl_error err = {0};
 
-    assert_int_equal(pl_run_index_find("idx-aaa", &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("idx-aaa", NULL, &ref, &err), -ENOENT);
     assert_true(pl_run_index_lacks(run));
     assert_int_equal(mkdir(file, 0700), 0);
     assert_int_equal(pl_run_index_try(run, &err), -EISDIR);
@@ -544,7 +544,7 @@ static void test_index(void **state)
 
 #define CHECK(what, run_, n)                                                                       \
     do {                                                                                           \
-        assert_int_equal(pl_run_index_find(what, &ref, &err), 0);                                  \
+        assert_int_equal(pl_run_index_find(what, NULL, &ref, &err), 0);                            \
         assert_string_equal(ref.folder, pl_run_dir(run_));                                         \
         assert_int_equal(ref.trial, n);                                                            \
         pl_run_ref_finish(&ref);                                                                   \
@@ -556,10 +556,34 @@ static void test_index(void **state)
     CHECK("14_1", two, 1);
     CHECK(pl_run_dir(two), two, -1);
     CHECK(folder_trial, two, 3);
-    assert_int_equal(pl_run_index_find("99", &ref, &err), -ENOENT);
-    assert_int_equal(pl_run_index_find("13_2", &ref, &err), -ENOENT);
-    assert_int_equal(pl_run_index_find("", &ref, &err), -ENOENT);
-    assert_int_equal(pl_run_index_find("/", &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("99", NULL, &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("13_2", NULL, &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("", NULL, &ref, &err), -ENOENT);
+    assert_int_equal(pl_run_index_find("/", NULL, &ref, &err), -ENOENT);
+
+    /* Two clusters have given the same number. */
+    pl_run_add_submission(two, "13", 0, 6, &err);
+    assert_int_equal(pl_run_set_cluster(two, "b"), 0);
+    assert_int_equal(pl_run_index_add(two, &err), 0);
+    CHECK("13_1", two, 1);
+    for (int known = 0; known < 2; known++) {
+        static const char *const here[] = {"a", "b", "c", NULL};
+
+        for (int i = 0; i < 4; i++) {
+            /* A line without a cluster may be of any. */
+            const struct pl_run *of = i == 0 || (i == 2 && !known) ? run : two;
+
+            assert_int_equal(pl_run_index_find("13", here[i], &ref, &err), 0);
+            assert_string_equal(ref.folder, pl_run_dir(of));
+            pl_run_ref_finish(&ref);
+            assert_int_equal(pl_run_index_find("13_1", here[i], &ref, &err), 0);
+            assert_int_equal(ref.trial, of == run ? 5 : 1);
+            pl_run_ref_finish(&ref);
+        }
+        assert_int_equal(pl_run_set_cluster(run, "a"), 0);
+        assert_int_equal(pl_run_index_add(run, &err), 0);
+        assert_int_equal(pl_run_index_add(two, &err), 0);
+    }
 }
 
 /* Every value that plsubmit lets through reaches the program byte for byte. */
