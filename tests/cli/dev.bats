@@ -176,7 +176,8 @@ installs second third' ]
 
 @test "matrix names the first failed tests of a row" {
     mkdir matrix
-    printf '%s\n' '1..3' 'ok 1 a' 'not ok 2 first' '# (in test file x.bats)' 'not ok 3 second' >matrix/row.log
+    printf '%s\n' '1..4' 'ok 1 a' 'not ok 2 first' '# (in test file x.bats)' 'not ok 3 second' 'not ok 4 busy' \
+        '# unsteady: busy' >matrix/row.log
     printf 'error\n' >matrix/other.log
     # shellcheck disable=SC2016 # for the inner shell
     run -0 env PLUME_SRC="$SRC" bash -euo pipefail -c '
@@ -189,6 +190,43 @@ installs second third' ]
 failed: row: 2 first
 failed: row: 3 second
 failed: other' ]
+}
+
+# slurm_tests: slurm.sh of the matrix with a fake bats, which takes a test's second result from a file of its name.
+slurm_tests() {
+    mkdir -p bin top/tests/matrix top/tests/cluster
+    cp "$SRC/tests/matrix/slurm.sh" top/tests/matrix/
+    cat >bin/bats <<'TXT'
+#!/bin/bash
+for file; do :; done
+if [[ $2 == --filter ]]; then
+    echo "once more: $3 of $file"
+    exit "$(<"$TOP/second")"
+fi
+cat "$TOP/${file%.bats}.first" 2>/dev/null || exit 0
+exit 1
+TXT
+    chmod +x bin/bats
+    TOP=$PWD PATH="$PWD/bin:$PATH" timeout 20 top/tests/matrix/slurm.sh
+}
+
+@test "the matrix runs a test of Slurm that failed once more" {
+    printf '%s\n' 'ok 1 a' 'not ok 2 who stops (at a.b)' >requeue.first
+    echo 0 >second
+    run -0 slurm_tests
+    [[ $output == *'once more: ^who stops \(at a\.b\)$ of requeue.bats'*'# unsteady: who stops (at a.b)' ]]
+    echo 1 >second
+    run -1 slurm_tests
+    [[ $output == *'failed twice: requeue: 2 who stops (at a.b)' ]]
+    printf 'not ok %d x\n' {1..7} >spank.first
+    echo 0 >second
+    run -1 slurm_tests # too many for chance
+    [[ $output != *'once more'* ]]
+    echo 'bats: broken' >spank.first
+    run -1 slurm_tests
+    rm spank.first requeue.first
+    run -0 slurm_tests
+    [ -z "$output" ]
 }
 
 @test "soak knows what it runs for each kind of its help" {
