@@ -129,14 +129,38 @@ static int drain(int *fd, struct pl_buf *buf)
     return pl_buf_add(buf, data, (size_t)n);
 }
 
-/* The time left to wait; go_on (may be NULL) is asked once, at patience_ms. */
-struct limits {
-    unsigned timeout_ms, patience_ms;
-    int (*go_on)(struct pl_error *err);
-};
+/* What is due first: go_on, notice or the end. */
+static unsigned next_ms(const struct pl_child_limits *limits)
+{
+    unsigned ms = limits->timeout_ms;
 
+    if (limits->go_on)
+        ms = PL_MIN(ms, limits->patience_ms);
+    return limits->notice ? PL_MIN(ms, limits->notice_ms) : ms;
+}
+
+/* Does what is due at `ms`. */
 static int
-collect(struct pl_child_pipes *p, struct limits limits, struct pl_child *ret, struct pl_error *err)
+at_limit(struct pl_child_limits *limits, unsigned ms, struct pl_child *child, struct pl_error *err)
+{
+    int r = 0;
+
+    if (limits->go_on && limits->patience_ms == ms) {
+        r = limits->go_on(err);
+        limits->go_on = NULL;
+    } else if (limits->notice && limits->notice_ms == ms) {
+        limits->notice(pl_buf_str(&child->err));
+        limits->notice = NULL;
+    } else {
+        r = -ETIMEDOUT;
+    }
+    return r;
+}
+
+static int collect(struct pl_child_pipes *p,
+                   struct pl_child_limits limits,
+                   struct pl_child *ret,
+                   struct pl_error *err)
 {
     uint64_t start = pl_now_ns(), end;
     int r = 0;
@@ -146,12 +170,9 @@ collect(struct pl_child_pipes *p, struct limits limits, struct pl_child *ret, st
                                {.fd = p->err[0], .events = POLLIN}};
         uint64_t now = pl_now_ns();
 
-        end = start + (limits.go_on ? limits.patience_ms : limits.timeout_ms) * (uint64_t)1000000;
-        if (now >= end && !limits.go_on)
-            return -ETIMEDOUT;
+        end = start + next_ms(&limits) * (uint64_t)1000000;
         if (now >= end) {
-            r = limits.go_on(err);
-            limits.go_on = NULL;
+            r = at_limit(&limits, next_ms(&limits), ret, err);
             continue;
         }
         if (poll(fds, 2, (int)((end - now) / 1000000u) + 1) < 0 && errno != EINTR)
@@ -196,7 +217,7 @@ static int reap(pid_t pid, unsigned timeout_ms, int *ret_status)
 static int follow(struct pl_child_pipes *p,
                   pid_t pid,
                   const char *name,
-                  struct limits limits,
+                  struct pl_child_limits limits,
                   struct pl_child *ret,
                   struct pl_error *err)
 {
@@ -251,8 +272,10 @@ int pl_child_start(const char *const *argv,
     return 0;
 }
 
-static int
-wait_job(struct pl_child_job *job, struct limits limits, struct pl_child *ret, struct pl_error *err)
+static int wait_job(struct pl_child_job *job,
+                    struct pl_child_limits limits,
+                    struct pl_child *ret,
+                    struct pl_error *err)
 {
     int r = follow(&job->pipes, job->pid, job->name, limits, ret, err);
 
@@ -265,12 +288,12 @@ int pl_child_wait(struct pl_child_job *job,
                   struct pl_child *ret,
                   struct pl_error *err)
 {
-    return wait_job(job, (struct limits){.timeout_ms = timeout_ms}, ret, err);
+    return wait_job(job, (struct pl_child_limits){.timeout_ms = timeout_ms}, ret, err);
 }
 
 static int run(const char *const *argv,
                char *const *env,
-               struct limits limits,
+               struct pl_child_limits limits,
                struct pl_child *ret,
                struct pl_error *err)
 {
@@ -286,18 +309,16 @@ int pl_child_run(const char *const *argv,
                  struct pl_child *ret,
                  struct pl_error *err)
 {
-    return run(argv, env, (struct limits){.timeout_ms = timeout_ms}, ret, err);
+    return run(argv, env, (struct pl_child_limits){.timeout_ms = timeout_ms}, ret, err);
 }
 
 int pl_child_run_patiently(const char *const *argv,
                            char *const *env,
-                           unsigned timeout_ms,
-                           unsigned patience_ms,
-                           int (*go_on)(struct pl_error *err),
+                           const struct pl_child_limits *limits,
                            struct pl_child *ret,
                            struct pl_error *err)
 {
-    return run(argv, env, (struct limits){timeout_ms, patience_ms, go_on}, ret, err);
+    return run(argv, env, *limits, ret, err);
 }
 
 int pl_child_call(int (*f)(void *ctx, int fd),
@@ -318,5 +339,5 @@ int pl_child_call(int (*f)(void *ctx, int fd),
     if (pid == 0)
         call_child(&p, f, ctx);
     pl_trace("fork", "call", NULL, pid);
-    return follow(&p, pid, "call", (struct limits){.timeout_ms = timeout_ms}, ret, err);
+    return follow(&p, pid, "call", (struct pl_child_limits){.timeout_ms = timeout_ms}, ret, err);
 }

@@ -58,13 +58,19 @@ int pl_child_wait(struct pl_child_job *job,
                   struct pl_child *ret,
                   struct pl_error *err);
 
-/* As pl_child_run(), but where it takes longer than patience_ms, asks `go_on` once whether to wait
- * any further: a negative answer kills it and is returned, with the text that go_on set. */
+/* Of the time since a program started. go_on and notice (NULL: none) are called once each. */
+struct pl_child_limits {
+    unsigned timeout_ms, patience_ms, notice_ms;
+    int (*go_on)(struct pl_error *err);
+    void (*notice)(const char *err_text); /* what has come from its stderr */
+};
+
+/* As pl_child_run(), but where it takes longer than patience_ms, asks `go_on` whether to wait any
+ * further: a negative answer kills it and is returned, with the text that go_on set. Where it takes
+ * longer than notice_ms, calls `notice`, which tells the user. */
 int pl_child_run_patiently(const char *const *argv,
                            char *const *env,
-                           unsigned timeout_ms,
-                           unsigned patience_ms,
-                           int (*go_on)(struct pl_error *err),
+                           const struct pl_child_limits *limits,
                            struct pl_child *ret,
                            struct pl_error *err);
 

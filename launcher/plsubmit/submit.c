@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/submit.h"
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "launcher/plsubmit/clusters.h"
@@ -373,14 +374,30 @@ static int controller_reachable(struct pl_error *err)
     return r == -ETIMEDOUT ? (err->code = -EHOSTUNREACH) : r;
 }
 
+/* Slurm may be at MaxJobCount: sbatch says so and tries again. */
+static void say_wait(const char *said)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf line = {0};
+    _cleanup_free_ char *first = strndup(said, strcspn(said, "\n"));
+    bool any = first && pl_submit_join(first, &line) == 0 && line.len;
+
+    pl_log_warn("submit", "sbatch has not ended after %d s%s%s%s: waiting for it, %d s at most",
+                PL_SUBMIT_NOTICE_MS / 1000, any ? " (" : "", any ? pl_buf_str(&line) : "",
+                any ? ")" : "", PL_SUBMIT_SBATCH_MS / 1000);
+}
+
 int pl_submit_sbatch(char *const *argv,
                      char *const *env,
                      struct pl_child *ret,
                      struct pl_error *err)
 {
+    static const struct pl_child_limits limits = {.timeout_ms = PL_SUBMIT_SBATCH_MS,
+                                                  .patience_ms = PL_SUBMIT_PATIENCE_MS,
+                                                  .go_on = controller_reachable,
+                                                  .notice_ms = PL_SUBMIT_NOTICE_MS,
+                                                  .notice = say_wait};
     struct pl_error why = {0};
-    int r = pl_child_run_patiently((const char *const *)argv, env, PL_SUBMIT_SBATCH_MS,
-                                   PL_SUBMIT_PATIENCE_MS, controller_reachable, ret, &why);
+    int r = pl_child_run_patiently((const char *const *)argv, env, &limits, ret, &why);
 
     if (r == -ENOENT)
         return pl_error_set(err, r, "%s: --local runs the trials on this machine without Slurm",

@@ -14,6 +14,7 @@
 
 #define PL_SUBMIT_SBATCH_MS 60000
 #define PL_SUBMIT_PATIENCE_MS 2000 /* then check that a controller answers */
+#define PL_SUBMIT_NOTICE_MS 10000  /* then say what is waited for */
 #define PL_SUBMIT_SQUEUE_MS 20000
 #define PL_SUBMIT_WRITE_MS 5000 /* then say what is waited for */
 #define PL_SUBMIT_WAITS "the file system of '%s' does not answer: waiting for it"

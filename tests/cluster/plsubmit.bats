@@ -217,6 +217,15 @@ TXT
     umount -l "$WORK/disk"
 }
 
+@test "Slurm takes no more jobs: plsubmit tells that sbatch waits, and for how long" {
+    mkdir bin
+    printf '#!/bin/bash\necho "sbatch: error: Slurm is full, sleeping and retrying" >&2\nsleep 10.3\nexec %s "$@"\n' \
+        "$(command -v sbatch)" >bin/sbatch
+    chmod 755 bin/sbatch
+    PATH=$PWD/bin:$PATH run -0 --separate-stderr plsubmit --wait true
+    [ "${stderr%%$'\n'*}" = 'plsubmit: warning: sbatch has not ended after 10 s (Slurm is full, sleeping and retrying): waiting for it, 60 s at most' ]
+}
+
 @test "a run folder whose file system does not answer is named; --cancel and plstat doctor do not wait for it" {
     need_root
     truncate -s 16M image && mkdir disk

@@ -169,23 +169,46 @@ static void test_run_with_ignored_signal(void **state)
     signal(SIGCHLD, SIG_DFL);
 }
 
+static int n_notices;
+
+static void notice(const char *said)
+{
+    assert_true(strncmp(said, "full\n2", 5 * (n_notices == 0)) == 0);
+    n_notices++;
+}
+
 static void test_run_patiently(void **state)
 {
-    static const char *const quick[] = {"true", NULL}, *const slow[] = {"sleep", "0.3", NULL},
-                             *const stuck[] = {"sleep", "60", NULL};
+    static const char *const quick[] = {"true", NULL}, *const stuck[] = {"sleep", "60", NULL},
+                             *const slow[] = {"sh", "-c", "echo full >&2; sleep 0.3", NULL},
+                             *const noticed[] = {"sh", "-c", "echo full >&2; sleep 0.3; echo 2 >&2",
+                                                 NULL};
+    static const struct pl_child_limits late = {30000, 29000, 29000, no, notice},
+                                        go = {30000, 50, 29000, yes, notice},
+                                        stop = {30000, 50, 29000, no, notice},
+                                        tell = {30000, 150, 100, yes, notice},
+                                        never = {200, 0, 100, NULL, notice};
     struct pl_child child = {0};
     struct pl_error err = {0};
 
     asked = 0;
-    assert_int_equal(pl_child_run_patiently(quick, NULL, 30000, 29000, no, &child, &err), 0);
+    assert_int_equal(pl_child_run_patiently(quick, NULL, &late, &child, &err), 0);
     assert_int_equal(asked, 0);
-    assert_int_equal(pl_child_run_patiently(slow, NULL, 30000, 50, yes, &child, &err), 0);
+    assert_int_equal(pl_child_run_patiently(slow, NULL, &go, &child, &err), 0);
     assert_int_equal(asked, 1);
     assert_int_equal(child.status, 0);
-    assert_int_equal(pl_child_run_patiently(stuck, NULL, 30000, 50, no, &child, &err),
-                     -EHOSTUNREACH);
+    assert_int_equal(pl_child_run_patiently(stuck, NULL, &stop, &child, &err), -EHOSTUNREACH);
     assert_string_equal(err.text, "nobody there");
     assert_true(WIFSIGNALED(child.status));
+    assert_int_equal(n_notices, 0);
+    pl_child_finish(&child);
+    child = (struct pl_child){0};
+    assert_int_equal(pl_child_run_patiently(noticed, NULL, &tell, &child, &err), 0);
+    assert_int_equal(n_notices, 1);
+    assert_int_equal(asked, 3);
+    assert_string_equal(pl_buf_str(&child.err), "full\n2\n");
+    assert_int_equal(pl_child_run_patiently(stuck, NULL, &never, &child, &err), -ETIMEDOUT);
+    assert_int_equal(n_notices, 2);
     pl_child_finish(&child);
 }
 
