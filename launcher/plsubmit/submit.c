@@ -362,7 +362,9 @@ static int resolve_missing_id(struct pl_run *run,
     if (r == 0 && refused)
         return pl_error_set(err, -EREMOTEIO, "sbatch refused the array: %s", messages);
     return pl_error_set(err, -EHOSTUNREACH, "no answer from the Slurm controller: %s",
-                        *messages ? messages : why.text);
+                        *messages  ? messages
+                        : why.code ? why.text
+                                   : "sbatch ended without a job id");
 }
 
 /* Tells pl_child_run_patiently() whether to wait for sbatch. --resume finds an array that sbatch
