@@ -11,7 +11,7 @@
 #include "common/run/run_stop.h"
 #include "launcher/plstat/node_reasons.h"
 #include "launcher/plstat/status_private.h"
-#include "launcher/slurm/slurm_conf.h"
+#include "launcher/slurm/slurm_cluster.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -333,7 +333,7 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
     if (!needed || stat(pl_run_dir(s->run), &st) < 0)
         return NULL;
     theirs = pl_run_cluster(s->run);
-    here = theirs ? pl_slurm_conf_cluster() : NULL;
+    here = theirs ? pl_slurm_cluster() : NULL;
     if (here && strcmp(here, theirs) != 0) {
         pl_notes_add(notes, true, "sweep %s is on cluster %s, but Slurm here is that of %s",
                      pl_run_sweep(s->run), theirs, here);

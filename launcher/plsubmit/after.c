@@ -7,7 +7,6 @@
 #include "common/run/run_local.h"
 #include "launcher/plsubmit/change.h"
 #include "launcher/slurm/slurm_cluster.h"
-#include "launcher/slurm/slurm_conf.h"
 
 #include <string.h>
 #include <strings.h>
@@ -221,7 +220,7 @@ static int add_sweep(
 /* -EXDEV: Slurm may start the trials on another cluster, which does not know the jobs here. */
 static int check_clusters(const char *clusters, struct pl_error *err)
 {
-    _cleanup_free_ char *here = clusters ? pl_slurm_conf_cluster() : NULL;
+    _cleanup_free_ char *here = clusters ? pl_slurm_cluster() : NULL;
 
     if (!clusters || (here && strcasecmp(here, clusters) == 0))
         return 0;

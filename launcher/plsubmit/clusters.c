@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/clusters.h"
 #include "common/base/macros.h"
+#include "launcher/slurm/slurm_cluster.h"
 #include "launcher/slurm/slurm_conf.h"
 
 #include <errno.h>
@@ -43,6 +44,10 @@ char *pl_clusters_answer(const struct pl_buf *out)
 
 int pl_clusters_set(struct pl_run *run, const char *cluster)
 {
+    _cleanup_free_ char *here = cluster || pl_run_cluster(run) ? NULL : pl_slurm_cluster();
+
+    if (here && pl_run_set_cluster(run, here) < 0)
+        return -ENOMEM;
     if (!cluster)
         return 0;
     return pl_run_set_cluster(run, cluster) < 0 || pl_run_set_sbatch(run, "clusters", cluster) < 0

@@ -15,7 +15,8 @@ const char *pl_clusters_chosen(const char *const *sbatch_args, char *const *env)
 char *pl_clusters_answer(const struct pl_buf *out);
 
 /* Sets, in memory, the cluster that has got the first array: the others must go to the same one, as
- * they may wait for it. The next call that records something writes it. NULL: nothing. -ENOMEM. */
+ * they may wait for it. The next call that records something writes it. -ENOMEM.
+ * cluster  NULL: it is this host's */
 int pl_clusters_set(struct pl_run *run, const char *cluster);
 
 /* Lets Slurm's commands ask this host's cluster, whatever the variables choose, as libslurm does.

@@ -436,7 +436,8 @@ static int submit_chunk(struct pl_run *run,
         _cleanup_free_ char *cluster = pl_clusters_answer(&child.out);
 
         *ret = pl_submit_job_id(&child.out);
-        if (*ret && pl_clusters_set(run, cluster) < 0)
+        if (*ret && (cluster || !pl_clusters_chosen(pl_run_sbatch_args(run), env)) &&
+            pl_clusters_set(run, cluster) < 0)
             return pl_error_nomem(err);
         if (*ret)
             return pl_buf_add(messages, pl_buf_str(&child.err), child.err.len);

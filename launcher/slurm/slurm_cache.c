@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 
 #define LOCK_MS 8000 /* more than the longest question takes, ASK_LIMIT_MS in slurm_jobs.c */
 #define LOCK_STEP_MS 20
@@ -85,10 +86,13 @@ static int lock(int fd)
 }
 
 /* Of what chooses the cluster that answers: slurm.conf's path, clusters of its accounting, and the
- * cluster's name. Hosts of two clusters may share a home, and have slurm.conf in the same place. */
+ * cluster's name. Hosts of two clusters may share a home, and have slurm.conf in the same place.
+ * Without a name each host has its own answers. */
 static uint64_t hash_of_cluster(void)
 {
-    _cleanup_free_ char *name = pl_slurm_conf_cluster();
+    _cleanup_free_ char *cluster = pl_slurm_conf_cluster();
+    struct utsname host = {0};
+    const char *name = cluster || uname(&host) < 0 ? cluster : host.nodename;
     const char *const parts[] = {pl_env(PL_ENV_SLURM_CONF), pl_env(PL_ENV_SLURM_CLUSTERS), name};
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
 

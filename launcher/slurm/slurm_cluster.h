@@ -7,6 +7,10 @@
 #include "common/run/run_folder.h"
 #include "common/run/run_index.h"
 
+/* The name of this host's cluster; the caller frees it. NULL: not known. It comes from slurm.conf;
+ * on a configless host without a copy of that, Slurm is asked once. */
+char *pl_slurm_cluster(void);
+
 /* As pl_run_index_find(); a job id is one of this host's cluster, if that has given it. */
 int pl_slurm_find_run(const char *word, struct pl_run_ref *ret, struct pl_error *err);
 

@@ -214,6 +214,13 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
         submit --sbatch hold --grid a=1,2 -- sh -c 'test {a} = 1'
         sweep_is '0 1 waiting'
         [[ $(plstat sweep "$SWEEP") == *JobHeldUser* ]]
+        grep '"cluster": "plume"' "$RUN/sweep.json"
+        sed -i 's/"cluster": "plume"/"cluster": "other"/' "$RUN/sweep.json"
+        run -1 plsubmit --cancel "$SWEEP"
+        [ "$output" = "plsubmit: sweep $SWEEP is on cluster other, but Slurm here is that of plume: run plsubmit on a host of other" ]
+        run plstat sweep "$SWEEP"
+        [[ $output == *"$SWEEP is on cluster other, but Slurm here is that of plume"* ]]
+        sed -i 's/"cluster": "other"/"cluster": "plume"/' "$RUN/sweep.json"
         plsubmit --cancel "$SWEEP/1"
         [[ $(plstat sweep "$SWEEP") == *'1 waiting 1 cancelled'* ]]
         submit --retry "$SWEEP"
