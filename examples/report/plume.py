@@ -23,6 +23,11 @@ Afterwards, wherever plstat runs:
     for trial in plume.sweep("lr-x3k2ab")["trials"]:
         print(trial["params"], trial["state"], trial.get("metrics"))
 
+or, while the sweep runs, each trial as it ends:
+
+    for trial in plume.sweep("lr-x3k2ab").as_completed():
+        print(trial["params"], trial["state"], trial.get("metrics"))
+
 Outside Plume each function does what it can: report() does nothing and returns False, params()
 returns the defaults, attempt() is 0. None of them delays training. The protocol is plume-protocol(7).
 """
@@ -41,7 +46,7 @@ import threading
 import time
 
 __all__ = ["report", "pause", "alone", "should_stop", "attempt", "params", "finished", "rank", "world_size",
-           "sweep"]
+           "sweep", "Sweep"]
 __version__ = "0.1.0"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
@@ -268,14 +273,76 @@ def should_stop():
 
 # ---- afterwards ----
 
+_LOOK_S = 1  # between looks for results
+_ASK_S = 10  # between questions to plstat if no file changes: a trial may end without a result
+_SETTLE_S = 3  # the same while a trial has failed just now, which Slurm may start again
+_PATIENCE_S = 60  # plstat may fail for so long
+
+
+def _results(folder, numbers):
+    """{trial: what changes with its result.json}. A client of NFS asks its server when a folder is opened."""
+    marks, there = {}, set(os.listdir(folder))
+    for number in numbers:
+        name = f"trial-{number:04d}"
+        if name in there:
+            try:
+                os.close(os.open(os.path.join(folder, name), os.O_RDONLY | os.O_DIRECTORY))
+                st = os.stat(os.path.join(folder, name, "result.json"))
+                marks[number] = (st.st_ino, st.st_mtime_ns, st.st_size)
+            except OSError:
+                pass
+    return marks
+
+
+class Sweep(dict):
+    """A sweep, as sweep() returns it."""
+
+    def as_completed(self, timeout=None):
+        """Yields each trial once, as it ends, in the form of ["trials"]: first those that have ended, whatever
+        their state is. A trial that starts again, by --requeue-on or by Slurm, is yielded after its last attempt,
+        and one of a retry that was submitted before this call after that. Raises TimeoutError if trials are left
+        `timeout` seconds after this call. It looks at the run folder once a second; plstat is asked if a result
+        has come, and else every ten seconds for trials that end without one."""
+        return self._ended(None if timeout is None else time.monotonic() + timeout)
+
+    def _ended(self, limit):
+        left = {trial["trial"] for trial in self["trials"]}
+        asked, earliest, latest, failed = None, 0, 0, None
+        while left:
+            begin, ended = time.monotonic(), []
+            try:
+                marks = _results(self["folder"], left)
+                if begin >= latest or (marks != asked and begin >= earliest):
+                    now = [t for t in sweep(self["folder"])["trials"]
+                           if t["trial"] in left and t["state"] not in ("waiting", "running")]
+                    ended = [t for t in now if not t.get("may_start_again")]
+                    asked, failed = marks, None
+                    earliest = begin + 10 * (time.monotonic() - begin)  # of many trials
+                    latest = max(begin + (_ASK_S if ended == now else _SETTLE_S), earliest)
+            except (OSError, RuntimeError):  # a file system that is away
+                failed = failed or begin
+                if begin - failed > _PATIENCE_S:
+                    raise
+            for trial in ended:
+                left.remove(trial["trial"])
+                asked.pop(trial["trial"], None)
+                yield trial
+            now = time.monotonic()
+            if left and limit is not None and now >= limit:
+                raise TimeoutError(f"plume: {len(left)} of {len(self['trials'])} trials have not ended")
+            if left and not ended:
+                pause = min(max(_LOOK_S, 10 * (now - begin)), _ASK_S)
+                time.sleep(pause if limit is None else min(pause, limit - now))
+
+
 def sweep(name="last"):
     """A sweep and its trials, as `plstat sweep --json` shows them; plstat(1) names the keys. Values of
     params are strings. Trials may still wait or run. Where Slurm or a hub did not answer, "partial" is
-    True and "notes" tells why. Raises LookupError if there is no such sweep, and RuntimeError if
-    plstat fails."""
+    True and "notes" tells why. The result is a dict, and has as_completed(). Raises LookupError if there is
+    no such sweep, and RuntimeError if plstat fails."""
     done = subprocess.run(["plstat", "sweep", "--json", "--", name], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode not in (0, 4):
         text = done.stderr.decode("utf-8", "replace").strip()
         raise (LookupError if done.returncode == 3 else RuntimeError)(text or f"plstat ended with {done.returncode}")
-    return json.loads(done.stdout.decode("utf-8"))
+    return Sweep(json.loads(done.stdout.decode("utf-8")))

@@ -348,6 +348,42 @@ for trial in sweep["trials"]:
         raise AssertionError("no plstat")
 
 
+def test_as_completed(step):
+    runs = step.path("runs")
+    shutil.copytree(os.path.join(FOLDER, "..", "..", "tests", "fixtures", "runs"), runs)
+    env = {"PATH": os.path.dirname(os.path.abspath(harness.PLRUND)) + ":/usr/bin:/bin", "SLURM_CONF": "/nonexistent"}
+    # All have ended: in the order of their numbers, and without a wait.
+    equal(program(f"""
+print([(t["trial"], t["state"]) for t in plume.sweep({runs + "/mixed"!r}).as_completed(timeout=0)])
+""", **env), "[(0, 'done'), (1, 'done'), (2, 'failed'), (3, 'cancelled')]\n")
+    # One ends while it is awaited, after another that had ended; plstat is asked when its result appears.
+    equal(program(f"""
+import os, threading
+path = {runs + "/done/trial-0000/result.json"!r}
+os.rename(path, path + ".new")
+asked = []
+run = plume.subprocess.run
+plume.subprocess.run = lambda *args, **more: asked.append(args) or run(*args, **more)
+sweep = plume.sweep({runs + "/done"!r})
+completed = sweep.as_completed(timeout=60)
+print(next(completed)["trial"])
+threading.Timer(2, os.rename, (path + ".new", path)).start()
+print([(t["trial"], t["state"]) for t in completed], len(asked))
+print(sorted(sweep) == sorted(plume.json.loads(plume.json.dumps(sweep))))
+""", **env), "1\n[(0, 'done')] 3\nTrue\n")
+    # One that is left: what has ended is there, and then the time is over.
+    equal(failed(f"""
+import os, time
+os.unlink({runs + "/done/trial-0001/result.json"!r})
+start = time.monotonic()
+try:
+    for trial in plume.sweep({runs + "/done"!r}).as_completed(1.5):
+        print(trial["trial"])
+finally:
+    print(1.4 < time.monotonic() - start < 20)
+""", **env), "TimeoutError: plume: 1 of 2 trials have not ended")
+
+
 def test_callbacks(step):
     fake_package(step, "lightning.pytorch.callbacks", Callback=object)
     fake_package(step, "lightning.pytorch.loggers.logger", Logger=object)
