@@ -278,30 +278,27 @@ static void note_left_out(const struct pl_trial_status *ts, struct pl_notes *not
                      (long long)metrics);
 }
 
-static int load_ranks(struct pl_run_status *s, struct pl_notes *notes)
+static int load_ranks(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
 {
-    for (size_t i = 0; i < s->n_trials; i++) {
-        struct pl_trial_status *ts = &s->trials[i];
-        struct pl_error err = {0};
-        int r;
+    struct pl_error err = {0};
+    int r;
 
-        if (ts->attempts == 0 || ts->unstarted || (ts->query && ts->query->state) ||
-            (ts->live && !ts->result))
-            continue;
-        r = load_log(s->run, ts, &err);
-        if (r == -ENOMEM)
-            return r;
-        note_unwritten(ts, notes);
-        note_left_out(ts, notes);
-        if (r == 0 && json_object_get(ts->result, "unwritten"))
-            load_last_status(s->run, true, ts);
-        if (r == 0)
-            continue;
-        load_last_status(s->run, false, ts);
-        if (r != -ENOENT)
-            pl_notes_add(notes, !ts->doc, "%s%s", pl_error_text(&err),
-                         ts->doc ? ": shown from status.json" : "");
-    }
+    if (ts->attempts == 0 || ts->unstarted || (ts->query && ts->query->state) ||
+        (ts->live && !ts->result))
+        return 0;
+    r = load_log(run, ts, &err);
+    if (r == -ENOMEM)
+        return r;
+    note_unwritten(ts, notes);
+    note_left_out(ts, notes);
+    if (r == 0 && json_object_get(ts->result, "unwritten"))
+        load_last_status(run, true, ts);
+    if (r == 0)
+        return 0;
+    load_last_status(run, false, ts);
+    if (r != -ENOENT)
+        pl_notes_add(notes, !ts->doc, "%s%s", pl_error_text(&err),
+                     ts->doc ? ": shown from status.json" : "");
     return 0;
 }
 
@@ -508,8 +505,8 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
         r = ask_hubs(s, notes);
     if (r == 0)
         r = reread_unanswered(s, notes);
-    if (r == 0 && ranks)
-        r = load_ranks(s, notes);
+    for (size_t i = 0; ranks && r == 0 && i < s->n_trials; i++)
+        r = load_ranks(s->run, &s->trials[i], notes);
     if (r == 0)
         r = apply_stop(s);
     if (r < 0)
@@ -519,7 +516,11 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
     for (size_t i = 0; i < s->n_trials; i++) {
         pl_trial_status_resolve(&s->trials[i], jobs, since_s);
         note_hub(&s->trials[i], notes);
+        if (ranks && r == 0 && s->trials[i].to_requeue) /* not loaded before: it may not be */
+            r = load_ranks(s->run, &s->trials[i], notes);
     }
+    if (r < 0)
+        return r;
     if (pl_run_is_local(s->run))
         apply_local(s, notes);
     r = choose_objective(s);

@@ -70,6 +70,7 @@ struct pl_trial_status {
     bool cancelled;  /* plsubmit --cancel or --max-fail took it from its array */
     unsigned retry;  /* number of the retry that submitted the array; 0: none */
     bool unstarted;  /* a retry or a requeue has no attempt yet: the state is that of its job */
+    bool to_requeue; /* and its result says that Slurm starts it again */
     json_t *earlier; /* then the result of the attempt before; NULL: none */
     bool unreadable; /* it has a result, which cannot be read */
     bool undecided;  /* --requeue-on may start it again after its result */

@@ -235,8 +235,10 @@ int pl_trial_status_read(struct pl_run *run, struct pl_trial_status *ts, struct 
         return r;
     if (read_job(run, ts, claim))
         pl_trial_status_set_aside(ts, 0);
-    else if (json_is_true(json_object_get(ts->result, "requeued")))
+    else if (json_is_true(json_object_get(ts->result, "requeued"))) {
         pl_trial_status_set_aside(ts, pl_trial_result_end(ts->result));
+        ts->to_requeue = true;
+    }
     /* status.json matters only without a result: an ended sweep costs one file per trial. */
     if (!ts->result && !ts->unstarted)
         r = read_live(run, ts, notes);

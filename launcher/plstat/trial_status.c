@@ -145,6 +145,13 @@ static void set_missing(struct pl_trial_status *ts, const struct pl_slurm_jobs *
                          : "Slurm does not know the job any more, and it wrote no result");
         return;
     }
+    if (ts->to_requeue) {
+        set_lost(ts,
+                 "it was to start again, and Slurm has no record of its job any more: Slurm was "
+                 "not asked for that, or the job was cancelled while it waited, or ended before "
+                 "its attempt began");
+        return;
+    }
     if (!never_began(jobs, ts->array, ts->task)) {
         set_lost(ts, "it has no attempt, and Slurm has no record of its job any more: it was "
                      "cancelled while it waited, or ended before its attempt began");
@@ -326,6 +333,31 @@ static bool has_restarted(const struct pl_trial_status *ts)
            ts->state != PL_TRIAL_PRUNED;
 }
 
+/* True if the trial was to start again, but Slurm's record of the end counts no restart since:
+ * plrun was killed after it had written so, before it could ask Slurm. A job that is cancelled may
+ * have waited. */
+static bool was_not_requeued(const struct pl_trial_status *ts)
+{
+    return ts->to_requeue && ts->earlier && ts->slurm && ts->slurm->counted &&
+           ts->slurm->restarts <= ts->restart && pl_slurm_state_final(ts->slurm->state) &&
+           !ts->slurm->completing && strcmp(ts->slurm->state, "CANCELLED") != 0;
+}
+
+/* Undoes pl_trial_status_set_aside(). */
+static void take_back(struct pl_trial_status *ts)
+{
+    const char *name = pl_json_string(ts->earlier, "state");
+
+    if (!name || pl_trial_state_parse(name, &ts->state) < 0)
+        return;
+    ts->result = PL_TAKE(ts->earlier);
+    ts->unstarted = false;
+    ts->claimed = true;
+    json_object_del(ts->result, "requeued");
+    json_object_set_new(ts->result, "not_requeued",
+                        json_string("its job ended before Slurm was asked to start it again"));
+}
+
 void pl_trial_status_resolve(struct pl_trial_status *ts,
                              const struct pl_slurm_jobs *jobs,
                              double submitted_s)
@@ -334,7 +366,9 @@ void pl_trial_status_resolve(struct pl_trial_status *ts,
 
     ts->slurm = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
     if (ts->slurm && ts->claimed && pl_slurm_job_is_rest(ts->slurm))
-        ts->slurm = NULL;  /* the record of tasks that never started */
+        ts->slurm = NULL; /* the record of tasks that never started */
+    if (was_not_requeued(ts))
+        take_back(ts);
     if (has_restarted(ts)) /* the answer is later than all files, whatever their clocks say */
         pl_trial_status_set_aside(ts, 0);
     state = ts->query ? ts->query->state : NULL;

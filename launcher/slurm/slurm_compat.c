@@ -173,7 +173,7 @@ static int add_job(json_t *list, const slurm_job_info_t *job)
         r |= set_int(o, "ended", job->end_time);
     if (job->time_limit != INFINITE && job->time_limit != NO_VAL)
         r |= set_int(o, "limit_s", (int64_t)job->time_limit * 60);
-    if (job->restart_cnt)
+    if (job->restart_cnt || (job->job_state & JOB_STATE_BASE) > JOB_SUSPENDED) /* it has ended */
         r |= set_int(o, "restarts", job->restart_cnt);
     if (WIFSIGNALED(job->exit_code))
         r |= set_int(o, "signal", WTERMSIG(job->exit_code));

@@ -92,6 +92,7 @@ static int parse_job(const json_t *o, struct pl_slurm_job *ret)
         .exit = int_or(o, "exit", -1),
         .signal = int_or(o, "signal", -1),
         .restarts = int_or(o, "restarts", 0),
+        .counted = json_object_get(o, "restarts") != NULL,
     };
     if (ret->task >= NO_TASK)
         ret->task = -1;

@@ -35,6 +35,7 @@ struct pl_slurm_job {
     int64_t n_nodes, submitted, started, ended, limit_s;
     int64_t exit, signal; /* -1: none */
     int64_t restarts;
+    bool counted; /* the answer had restarts */
 };
 
 /* A list sorted by array and task. It owns its records. */

@@ -330,3 +330,19 @@ TXT
     done
     [[ $(plstat why "$(job_of cancelled)") == *'CAUSE cancelled'* ]]
 }
+
+@test "the last act is killed before it asks Slurm for a requeue: the trial is what its result says" {
+    mkdir bin
+    printf '#!/bin/bash\n[ "$1" = requeue ] && kill -KILL $PPID && exit 1\nexec %s "$@"\n' "$(command -v scontrol)" >bin/scontrol
+    chmod 755 bin/scontrol
+    submit killed --requeue-on error --setup "export PATH=$PWD/bin:\$PATH" bash -c 'echo boom >&2; exit 3'
+    wait_for 30 queue_is_empty
+    local folder
+    folder=$(run_of killed)
+    failed() { plstat why "$folder" | grep -Exq 'CAUSE rank 0 \(n[0-9]+, pid [0-9]+\): exit 3'; }
+    wait_for 30 failed
+    run -0 plstat why "$folder"
+    grep -qx 'not requeued: its job ended before Slurm was asked to start it again' <<<"$output"
+    run -0 plsubmit --retry "$folder"
+    [[ $output == submitted* ]]
+}

@@ -293,6 +293,44 @@ static void test_resolve_clock_of_a_node(void **state)
     assert_resolved(ts, "FAILED", "running", NULL);
 }
 
+/* plrun --finish was killed between its record of a requeue and its request to Slurm. */
+static void test_resolve_requeue_that_was_not_asked_for(void **state)
+{
+    static const struct {
+        const char *task_state;
+        int restarts; /* -1: not told */
+        const char *want, *want_kind;
+        bool taken_back;
+    } cases[] = {
+        {"FAILED", 0, "failed", "exit", true},    {"COMPLETED", 0, "failed", "exit", true},
+        {"TIMEOUT", 0, "failed", "exit", true},   {"NODE_FAIL", 0, "failed", "exit", true},
+        {"FAILED", 1, "failed", "setup", false}, /* its next start failed */
+        {"FAILED", -1, "failed", "setup", false}, {"CANCELLED", 0, "cancelled", "cancelled", false},
+        {"PENDING", 0, "waiting", NULL, false},   {"RUNNING", 0, "running", NULL, false},
+        {NULL, 0, "lost", "launch", false},
+    };
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        struct pl_trial_status ts = with_result("failed", "exit", false);
+        _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(cases[i].task_state);
+
+        json_object_set_new(ts.result, "requeued", json_true());
+        pl_trial_status_set_aside(&ts, NOW - 50);
+        ts.to_requeue = true;
+        if (cases[i].task_state) {
+            jobs->jobs[0].counted = cases[i].restarts >= 0;
+            jobs->jobs[0].restarts = PL_MAX(cases[i].restarts, 0);
+        }
+        pl_trial_status_resolve(&ts, jobs, NOW - 200);
+        assert_string_equal(pl_trial_state_name(ts.state), cases[i].want);
+        if (cases[i].want_kind)
+            assert_string_equal(pl_json_string(ts.cause, "kind"), cases[i].want_kind);
+        assert_int_equal(pl_json_string(ts.result, "not_requeued") != NULL, cases[i].taken_back);
+        assert_int_equal(ts.unstarted, !cases[i].taken_back);
+        pl_trial_status_finish(&ts);
+    }
+}
+
 /* The time that it has run is a difference of its own stamps, whatever this host's clock says. */
 static void test_until_clock_of_a_node(void **state)
 {
@@ -626,6 +664,7 @@ int main(void)
         cmocka_unit_test(test_resolve_output_file),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_claim),
         cmocka_unit_test(test_resolve_clock_of_a_node),
+        cmocka_unit_test(test_resolve_requeue_that_was_not_asked_for),
         cmocka_unit_test(test_until_clock_of_a_node),
         cmocka_unit_test(test_values_of_another_objective),
         cmocka_unit_test(test_resolve_answer_is_older_than_the_submission),
