@@ -316,6 +316,15 @@ static double submitted_s(const struct pl_run *run)
     return PL_MAX((double)st.st_mtime, pl_run_created_s(run)) + SUBMISSION_SLACK_S;
 }
 
+/* True if Slurm alone knows whether the trial waits, runs or has ended. */
+static bool is_open(const struct pl_trial_status *ts)
+{
+    if (!pl_trial_status_needs_slurm(ts))
+        return false;
+    return ts->result ? ts->undecided || !pl_trial_state_final(ts->state)
+                      : !ts->cancelled || ts->claimed || ts->live;
+}
+
 static const struct pl_slurm_jobs *
 ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_notes *notes)
 {
@@ -332,8 +341,11 @@ ask_slurm(const struct pl_run_status *s, struct pl_slurm_view *slurm, struct pl_
     theirs = pl_run_cluster(s->run);
     here = theirs ? pl_slurm_cluster() : NULL;
     if (here && strcmp(here, theirs) != 0) {
-        pl_notes_add(notes, true, "sweep %s is on cluster %s, but Slurm here is that of %s",
-                     pl_run_sweep(s->run), theirs, here);
+        for (size_t i = 0; i < s->n_trials; i++)
+            required |= is_open(&s->trials[i]);
+        if (required)
+            pl_notes_add(notes, true, "sweep %s is on cluster %s, but Slurm here is that of %s",
+                         pl_run_sweep(s->run), theirs, here);
         return NULL;
     }
     /* Slurm may hide other users' jobs: their absence proves nothing. */

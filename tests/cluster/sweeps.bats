@@ -93,6 +93,9 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     [ "$output" = "plsubmit: --after: sbatch is to choose the cluster 'other', and a job there cannot wait for one of this cluster" ]
     (($(find runs -maxdepth 1 | wc -l) == change))
     SLURM_CLUSTERS=other run -0 plsubmit --cancel "$SWEEP"
+    # The folder tells it all.
+    SLURM_CONF=$PWD/other.conf run -0 plstat sweep "$SWEEP"
+    [[ $output == "$SWEEP  cancelled"* ]]
     # Steps have the cluster's name, too, and are no sweeps.
     run -0 srun -N1 plrun true
     run -0 srun -N1 --plume true
