@@ -11,14 +11,15 @@
 #define LOSS_TOLERANCE(want) (1e-6 * (1 + fabs(want)))
 
 /* Kept for backward. */
-enum { NOTHING, PROBS, MAX_SUM, AHEAD };
+enum kept { NOTHING, PROBS, MAX_SUM, AHEAD, KEPT_COUNT };
 
 static void one(const struct pl_kernels *ref,
                 const struct pl_kernels *got,
                 size_t rows,
                 size_t classes,
                 enum fill fill,
-                bool bad_label)
+                bool bad_label,
+                enum kept kept)
 {
     size_t n = rows * classes;
     float *logits = check_floats(n, fill);
@@ -29,7 +30,6 @@ static void one(const struct pl_kernels *ref,
     float *dloss = check_floats(1, FILL_RANDOM);
     float *dz = check_floats(n, FILL_RANDOM), *dz2 = check_copy(dz, n);
     size_t masked = check_random(4) ? 0 : check_random(classes + 1);
-    int kept = (int)check_random(4);
     bool in_place = false;
     struct pl_cross_entropy_args a = {.rows = rows,
                                       .classes = classes,
@@ -48,7 +48,7 @@ static void one(const struct pl_kernels *ref,
         logits[i] = -INFINITY;
     check_case(
         "cross_entropy rows %zu classes %zu add %d wide %d fill %d bad %d kept %d masked %zu", rows,
-        classes, a.dx_add, a.wide, fill, bad_label, kept, masked);
+        classes, a.dx_add, a.wide, fill, bad_label, (int)kept, masked);
     a.probs = kept == PROBS ? probs : NULL;
     a.max_sum = kept == MAX_SUM ? max_sum : NULL;
     a.loss = loss;
@@ -173,17 +173,18 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
 {
     for (size_t n = 0; n < check_many(400, 100); n++)
         one(ref, got, 1 + check_random(20), 1 + check_random(40),
-            (enum fill)check_random(FILL_COUNT), check_random(10) == 0);
+            (enum fill)check_random(FILL_COUNT), check_random(10) == 0,
+            (enum kept)check_random(KEPT_COUNT));
     for (size_t n = 0; n < check_many(16, 4); n++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500),
-            (enum fill)check_random(FILL_COUNT), false);
+            (enum fill)check_random(FILL_COUNT), false, (enum kept)check_random(KEPT_COUNT));
     for (size_t n = 0; n < check_many(60, 20); n++)
         by_chunks(ref, got, 1 + check_random(20), 1 + check_random(n % 4 ? 40 : 600), n % 8 == 0);
-    one(ref, got, 2, 9001, FILL_RANDOM, false);
-    one(ref, got, 1500, 37, FILL_RANDOM, false);
-    for (int n = 0; n < 4; n++) { /* of the ways to keep what backward needs */
-        one(ref, got, 2, 16400 + check_random(8), FILL_RANDOM, false); /* the largest block */
-        one(ref, got, 1, 66000, FILL_RANDOM, false);                   /* which cannot hold it */
+    for (enum kept kept = NOTHING; kept < KEPT_COUNT; kept++) {
+        one(ref, got, 2, 9001, FILL_RANDOM, false, kept);
+        one(ref, got, 1500, 37, FILL_RANDOM, false, kept);
+        one(ref, got, 2, 16400 + check_random(8), FILL_RANDOM, false, kept); /* the largest block */
+        one(ref, got, 1, 66000, FILL_RANDOM, false, kept); /* which cannot hold it */
     }
     threads(got);
 }
