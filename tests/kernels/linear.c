@@ -201,10 +201,10 @@ static void one(const struct pl_kernels *ref,
 }
 
 /* The sums of some columns of wider rows, in which a layer's gradient is. */
-static void
-sums_alone(const struct pl_kernels *ref, const struct pl_kernels *got, size_t rows, bool packs)
+static void sums_alone(
+    const struct pl_kernels *ref, const struct pl_kernels *got, size_t rows, size_t out, bool packs)
 {
-    size_t out = 1 + check_random(70); /* packs: the kernel with whole packs */
+    /* packs: the kernel with whole packs */
     size_t row = packs ? (out = 8 * (1 + out / 8)) + 8 * check_random(9) : out + check_random(9);
     size_t n = rows ? (rows - 1) * row + out : 0;
     const float *dy = check_floats(n, FILL_RANDOM);
@@ -348,9 +348,11 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, 160, 130, 150, FILL_RANDOM); /* several blocks of rows */
     one(ref, got, 5, 3, 4200, FILL_RANDOM);    /* several blocks of columns */
     for (size_t n = 0; n < check_many(40, 10); n++)
-        sums_alone(ref, got, check_random(4) ? check_random(300) : 0, check_random(2));
-    sums_alone(ref, got, 1100 + check_random(40),
-               true); /* in more pieces than a block adds at once */
+        sums_alone(ref, got, check_random(4) ? check_random(300) : 0, 1 + check_random(70),
+                   check_random(2));
+    /* More pieces than are added at once, and of more rows than a block reads at once. */
+    sums_alone(ref, got, 1100 + check_random(40), 64, true);
+    sums_alone(ref, got, 580, 4090, true);
     for (enum pl_activation act = PL_ACT_NONE; act <= PL_ACT_SIGMOID; act++)
         if (check_host())
             many_rows(ref, got, act);
