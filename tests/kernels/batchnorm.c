@@ -117,13 +117,14 @@ static void all(const struct pl_kernels *k, const struct pl_batchnorm_args *a)
     k->batchnorm_forward(a);
 }
 
-/* channels: 0 for any. */
-static void one(const struct pl_kernels *ref,
-                const struct pl_kernels *got,
-                size_t batch,
-                size_t channels,
-                size_t inner,
-                enum fill fill)
+/* channels: 0 for any. halves: x and y have 16 bits, if the table's type is f32. */
+static void one_of(const struct pl_kernels *ref,
+                   const struct pl_kernels *got,
+                   size_t batch,
+                   size_t channels,
+                   size_t inner,
+                   enum fill fill,
+                   bool halves)
 {
     static struct buffers b[2];
     struct pl_batchnorm_args s = {.batch = batch,
@@ -147,8 +148,8 @@ static void one(const struct pl_kernels *ref,
     void *dy;
 
     if (check_storage() == PL_REAL_F32 && fill != FILL_LARGE) { /* f16 has no such numbers */
-        s.x_half = check_random(2);
-        s.y_half = check_random(2);
+        s.x_half = halves || check_random(2);
+        s.y_half = halves || check_random(2);
         s.half = check_random(2) ? PL_HALF_BF16 : PL_HALF_F16;
         s.relu_of_y = check_random(2);
     }
@@ -218,6 +219,16 @@ static void one(const struct pl_kernels *ref,
     ref->batchnorm_backward(&have);
     got->batchnorm_backward(&have);
     check_end_case();
+}
+
+static void one(const struct pl_kernels *ref,
+                const struct pl_kernels *got,
+                size_t batch,
+                size_t channels,
+                size_t inner,
+                enum fill fill)
+{
+    one_of(ref, got, batch, channels, inner, fill, false);
 }
 
 /* A copy of n numbers of an array that may have 16 bits. */
@@ -470,6 +481,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         one(ref, got, 2 + check_random(40), 8 * (1 + check_random(CHANNELS_MOST / 8 - 1)), 1,
             (enum fill)check_random(FILL_SPECIAL));
     }
+    for (int n = 0; n < 4; n++) /* the same in several blocks */
+        one_of(ref, got, 2000 + check_random(200), 16, 1, FILL_RANDOM, true);
     one(ref, got, 3, 2, 4096, FILL_RANDOM);
     split(got);
     for (size_t n = 0; n < 30 && check_host() && check_storage() == PL_REAL_F32; n++) {

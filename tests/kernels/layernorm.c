@@ -182,6 +182,18 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     one(ref, got, &(struct shape){.rows = 3, .n = 9001, .affine = true, .rms = true}, FILL_RANDOM);
     /* Columns in a pass of their own, with several rows on each line and several pieces. */
     one(ref, got, &(struct shape){.rows = 140, .n = 1033, .affine = true}, FILL_RANDOM);
+    /* Several blocks, and rows of each, of every layout (layernorm.cuh). */
+    for (size_t n = 1024; n <= 4096; n *= 2)
+        for (int half = 0; half < 2; half++)
+            one(ref, got,
+                &(struct shape){.rows = n == 1024 ? 42 : 9,
+                                .n = n - 8 * check_random(5),
+                                .affine = true,
+                                .too = true,
+                                .sums = true,
+                                .y_half = half && check_storage() == PL_REAL_F32,
+                                .half = PL_HALF_BF16},
+                FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 129, .affine = true}, FILL_RANDOM);
     one(ref, got, &(struct shape){.rows = 700, .n = 136, .affine = true, .sum = true, .too = true},
         FILL_RANDOM);

@@ -56,6 +56,8 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (size_t i = 0; i < check_many(8, 4); i++)
         one(ref, got, 1 + check_random(3), 200 + check_random(2500), check_random(2),
             (enum fill)check_random(FILL_DENORM + 1), 0);
+    for (size_t n = 256; n <= 8192; n *= 2) /* every layout of a row, in more than one block */
+        one(ref, got, 2, n - 8 * check_random(20), check_random(2), FILL_RANDOM, 0);
     one(ref, got, 3, 9001, false, FILL_RANDOM, 0);
     one(ref, got, 3, 9001, true, FILL_RANDOM, 0);
     /* Logits that are large beside their differences: the sum's logarithm is not rounded to them.

@@ -116,4 +116,17 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
                 .before_w = check_random(6),
                 .add = check_random(2)});
     }
+    /* Several blocks of both kernels. */
+    for (size_t wide = 3; wide < 5; wide++)
+        one(ref, got,
+            (struct pl_squares_args){.batch = 2,
+                                     .height = 31,
+                                     .width = 30,
+                                     .channels = 3,
+                                     .rows = 17,
+                                     .columns = 19,
+                                     .wide = wide,
+                                     .before_h = 3,
+                                     .before_w = 2,
+                                     .add = check_random(2)});
 }
