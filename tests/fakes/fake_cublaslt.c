@@ -39,6 +39,7 @@ struct prefer {
 struct algo {
     struct prefer prefer;
     unsigned magic, number;
+    struct fake_lt_variant variant;
 };
 
 #define MAGIC 0x616c676fu
@@ -276,13 +277,52 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
     fake_lt.asked = (unsigned)asked;
     *found = fake_lt.answers ? PL_MIN(asked, (int)fake_lt.answers) : 1;
     for (int i = 0; i < *found; i++) {
-        struct algo algo = {.magic = MAGIC, .number = (unsigned)i};
+        struct algo algo = {.magic = MAGIC, .number = (unsigned)i, .variant = {.parts = 1}};
 
         memcpy(&algo.prefer, preference, sizeof(algo.prefer));
         results[i] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
         memcpy(&results[i].algo, &algo, sizeof(algo));
     }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+struct fake_lt_variant *fake_lt_variant_of(void *algo)
+{
+    assert_int_equal(((struct algo *)algo)->magic, MAGIC);
+    return &((struct algo *)algo)->variant;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle,
+                                       cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    const struct fake_lt_variant *v = &((const struct algo *)algo)->variant;
+
+    fake_lt.checked++;
+    check((struct desc *)desc, (struct layout *)a, (struct layout *)b, (struct layout *)d);
+    if (fake_lt.no_variants)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (v->parts > 1)
+        assert_int_equal(v->scheme, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    *result = (cublasLtMatmulHeuristicResult_t){
+        .workspaceSize = v->parts > 1 ? fake_lt.parts_bytes : 0, .state = CUBLAS_STATUS_SUCCESS};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* What a product takes that takes `ns` by the heuristics' algorithm. */
+static unsigned varied(const struct fake_lt_variant *v, unsigned ns)
+{
+    const unsigned percent[] = {v->swizzling ? fake_lt.swizzled : 0, fake_lt.clusters[v->cluster],
+                                fake_lt.parts[v->parts]};
+
+    for (size_t i = 0; i < PL_COUNT(percent); i++)
+        ns = percent[i] ? ns / 100 * percent[i] : ns;
+    return ns;
 }
 
 static double load(cudaDataType_t type, const void *p, uint64_t i)
@@ -394,7 +434,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     if (fake_lt.answers && !fake_lt.ns[by->number])
         return CUBLAS_STATUS_NOT_SUPPORTED;
     fake_lt.last = by->number;
-    took = fake_lt.ns[by->number];
+    fake_lt.last_variant = by->variant;
+    took = varied(&by->variant, fake_lt.ns[by->number]);
     if (what->epilogue != CUBLASLT_EPILOGUE_DEFAULT && what->epilogue != CUBLASLT_EPILOGUE_BIAS)
         took += fake_lt.epilogue_ns;
     fake_lt.now += fake_lt.products < fake_lt.cold ? took / 2 : took;

@@ -29,7 +29,21 @@ struct fake_lt {
     unsigned cold;        /* so many products take half of the time */
     unsigned epilogue_ns; /* what an epilogue takes beside it; not that of a bias */
     uint64_t now;
+    /* What a variant takes, in percent; 0: 100. Of another order of the blocks, of clusters of this
+     * shape, of so many parts of k, which need memory of their own. */
+    bool no_variants; /* it checks none */
+    unsigned swizzled, clusters[8], parts[8];
+    uint64_t parts_bytes;
+    unsigned checked; /* variants */
+    struct fake_lt_variant {
+        uint32_t swizzling, scheme;
+        int32_t parts;
+        uint16_t cluster;
+    } last_variant;
 };
 extern struct fake_lt fake_lt;
+
+/* Of a cublasLtMatmulAlgo_t that the fake has made. */
+struct fake_lt_variant *fake_lt_variant_of(void *algo);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "runtime/engine/cuda/cublaslt/cublaslt.h"
+#include "common/base/log.h"
 #include "runtime/engine/cuda/cublaslt/cublaslt_call.h"
+#include "runtime/engine/cuda/cublaslt/cublaslt_vary.h"
 #include "runtime/engine/cuda/lazy/lazy.h"
 #include "runtime/engine/cuda/util/plan_cache.h"
 #include "runtime/engine/cuda/util/refused.h"
@@ -14,6 +16,7 @@
     8             /* the heuristics' answers, which are timed; cublasLt 13 names no more of them */
 #define REPEATS 4 /* of each, after one that is not timed */
 #define GAIN 0.98 /* the first answer stays unless another one takes less than this of its time */
+#define VARY_NS 50000 /* of a product, at least, for which variants of its algorithm are timed */
 
 struct pl_cublaslt {
     cublasLtHandle_t handle;
@@ -59,7 +62,8 @@ static bool make_preference(const struct pl_cublaslt *lt,
            prefer_set(ret, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d));
 }
 
-static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
+/* The product in words. */
+static void describe(const struct pl_cublaslt_key *key, char *to, size_t n)
 {
     static const char *const epilogues[] = {
         [PL_CUBLASLT_PLAIN] = "",
@@ -72,13 +76,19 @@ static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
         [PL_CUBLASLT_DGELU_BGRAD] = " + gelu's slope, and the bias' gradient",
         [PL_CUBLASLT_BGRAD] = " and the bias' gradient",
     };
-    char text[256];
 
-    snprintf(text, sizeof(text), "%s product%s%s, %s[%llu, %llu] %s[%llu, %llu], batch %llu",
+    snprintf(to, n, "%s product%s%s, %s[%llu, %llu] %s[%llu, %llu], batch %llu",
              pl_cuda_real_name((enum pl_real)key->real), key->wide ? " to f32" : "",
              epilogues[key->epilogue], key->trans_b ? "T " : "", (unsigned long long)key->n,
              (unsigned long long)key->k, key->trans_a ? "T " : "", (unsigned long long)key->k,
              (unsigned long long)key->m, (unsigned long long)key->batch);
+}
+
+static void log_refusal(const struct pl_cublaslt_key *key, const char *why)
+{
+    char text[256];
+
+    describe(key, text, sizeof(text));
     pl_cuda_refused("cublasLt", text, why,
                     key->epilogue != PL_CUBLASLT_PLAIN ? "in one pass" : NULL);
 }
@@ -146,14 +156,15 @@ static uint64_t time_one(struct pl_cublaslt *lt,
     return lt->now_ns() - start;
 }
 
-/* The fastest of n answers. */
+/* The fastest of n answers, and the time of its REPEATS products. */
 static int choose(struct pl_cublaslt *lt,
                   const struct pl_cublaslt_key *key,
                   const struct pl_cublaslt_data *data,
                   struct pl_cublaslt_call *c,
                   const cublasLtMatmulHeuristicResult_t *answers,
                   int n,
-                  struct CUstream_st *stream)
+                  struct CUstream_st *stream,
+                  uint64_t *ret_ns)
 {
     uint64_t least = UINT64_MAX, ns;
     double limit = INFINITY;
@@ -170,7 +181,46 @@ static int choose(struct pl_cublaslt *lt,
             best = i;
         }
     }
+    *ret_ns = least;
     return best;
+}
+
+/* Replaces an algorithm, whose REPEATS products take `ns`, by its fastest variant, if that gains as
+ * much as an answer must. */
+static void vary(struct pl_cublaslt *lt,
+                 const struct pl_cublaslt_key *key,
+                 const struct pl_cublaslt_data *data,
+                 struct pl_cublaslt_call *c,
+                 struct CUstream_st *stream,
+                 uint64_t ns,
+                 cublasLtMatmulAlgo_t *algo)
+{
+    const cublasLtMatmulAlgo_t first = *algo;
+    const char *name, *best = NULL;
+    uint64_t least = ns;
+    char text[256];
+
+    for (unsigned i = 0; i < PL_CUBLASLT_VARIANTS; i++) {
+        cublasLtMatmulHeuristicResult_t result = {.state = CUBLAS_STATUS_NOT_SUPPORTED};
+        cublasLtMatmulAlgo_t varied = first;
+        uint64_t took;
+
+        if (!pl_cublaslt_vary(key, i, &varied, &name) ||
+            cublasLtMatmulAlgoCheck(lt->handle, &c->desc, &c->a, &c->b, &c->d, &c->d, &varied,
+                                    &result) != CUBLAS_STATUS_SUCCESS ||
+            result.workspaceSize > lt->workspace_bytes)
+            continue;
+        took = time_one(lt, key, data, c, &varied, stream);
+        if (took < least && (double)took < GAIN * (double)ns) {
+            least = took;
+            best = name;
+            *algo = varied;
+        }
+    }
+    describe(key, text, sizeof(text));
+    pl_log_debug("cuda", "%s: the fastest answer takes %.1f us, %s %.1f", text,
+                 (double)ns / 1000 / REPEATS, best ? best : "and no variant less than",
+                 (double)least / 1000 / REPEATS);
 }
 
 /* The choice that was made for the key: its own, else for a key that adds the one of the product
@@ -199,6 +249,7 @@ static void find_algorithm(struct pl_cublaslt *lt,
     cublasLtMatmulPreferenceOpaque_t prefer;
     cublasLtMatmulHeuristicResult_t answers[CANDIDATES] = {0};
     int found = 0, best = 0;
+    uint64_t ns = UINT64_MAX;
     cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
 
     if (kept) {
@@ -209,7 +260,9 @@ static void find_algorithm(struct pl_cublaslt *lt,
         status = cublasLtMatmulAlgoGetHeuristic(lt->handle, &c->desc, &c->a, &c->b, &c->d, &c->d,
                                                 &prefer, timed ? CANDIDATES : 1, answers, &found);
     if (status == CUBLAS_STATUS_SUCCESS && timed && found > 1)
-        best = choose(lt, key, data, c, answers, found, stream);
+        best = choose(lt, key, data, c, answers, found, stream, &ns);
+    if (ns >= (uint64_t)REPEATS * VARY_NS && ns != UINT64_MAX)
+        vary(lt, key, data, c, stream, ns, &answers[best].algo);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = found > 0 ? answers[best].state : CUBLAS_STATUS_NOT_SUPPORTED;
     if (status != CUBLAS_STATUS_SUCCESS) {

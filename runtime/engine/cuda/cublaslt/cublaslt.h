@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Matrix products by NVIDIA's cublasLt, with bias and activation in the same pass if possible. The
  * algorithm for a shape is looked up once and cached: the fastest of the heuristics' first answers,
- * which are timed, or the first one where nothing may be timed. A choice stays (tuned.h), also that
- * of a product that adds and cannot be timed, so that results repeat bit for bit. Source: cuBLAS
+ * which are timed, and of a long product also of that one's variants (cublaslt_vary.h); or the
+ * first one where nothing may be timed. A choice stays (tuned.h), also that of a product that adds
+ * and cannot be timed, so that results repeat bit for bit. Source: cuBLAS
  * documentation, "Using the cublasLt API" and cublasLtEpilogue_t.
  *
  * Types: f32 in f32 (or tf32 if allowed), f64 in f64, bf16 and f16 with sums in f32. If a product

@@ -101,6 +101,35 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
          count);
 }
 
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle,
+                                       cublasLtMatmulDesc_t desc,
+                                       cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    CALL(cublasLtMatmulAlgoCheck, handle, desc, a, b, c, d, algo, result);
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attr,
+                                                    void *value,
+                                                    size_t size,
+                                                    size_t *written)
+{
+    CALL(cublasLtMatmulAlgoConfigGetAttribute, algo, attr, value, size, written);
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attr,
+                                                    const void *value,
+                                                    size_t size)
+{
+    CALL(cublasLtMatmulAlgoConfigSetAttribute, algo, attr, value, size);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                               cublasLtMatmulDesc_t desc,
                               const void *alpha,

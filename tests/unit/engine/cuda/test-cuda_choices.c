@@ -182,6 +182,99 @@ static void test_a_refused_choice_is_asked_for_again(void **state)
     end_home(home);
 }
 
+static const unsigned slow[] = {100000, 80000, 90000}; /* at least as long as a variant is worth */
+
+/* Of each variant that suits the product five runs, as of the answers; and the product itself. */
+#define RUNS(answers, variants) (5 * ((answers) + (variants)) + 1)
+
+/* The fastest answer's variants are timed, too: all but one gain too little. The choice is kept
+ * with the variant, also for the product that adds. */
+static void test_the_fastest_variant_is_taken_and_kept(void **state)
+{
+    static const unsigned later[] = {9, 8, 7};
+    char home[64], file[192];
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    fake_lt.swizzled = 99;
+    fake_lt.clusters[3] = 90; /* 2 x 1 */
+    fake_lt.clusters[5] = 95; /* 1 x 2 */
+    assert_int_equal(timed_product_of(3, 4, false, slow, 3), 1);
+    assert_int_equal(fake_lt.products, RUNS(3, 5)); /* k is too short for parts of it */
+    assert_int_equal(fake_lt.last_variant.cluster, 3);
+    assert_int_equal(fake_lt.last_variant.swizzling, 0);
+    fake_lt.swizzled = 80;
+    assert_int_equal(timed_product_of(5, 4, false, slow, 3), 1);
+    assert_int_equal(fake_lt.last_variant.cluster, 0);
+    assert_int_equal(fake_lt.last_variant.swizzling, 1);
+    fake_lt.swizzled = fake_lt.clusters[3] = fake_lt.clusters[5] = 99;
+    assert_int_equal(timed_product_of(2, 4, false, slow, 3), 1);
+    assert_int_equal(fake_lt.last_variant.cluster, 0);
+    end();
+    start_timed(false, CARD); /* the next process */
+    assert_int_equal(timed_product_of(3, 4, false, later, 3), 1);
+    assert_int_equal(fake_lt.last_variant.cluster, 3);
+    assert_int_equal(timed_product_of(3, 4, true, later, 3), 1);
+    assert_int_equal(fake_lt.last_variant.cluster, 3);
+    assert_int_equal(timed_product_of(2, 4, false, later, 3), 1);
+    assert_int_equal(fake_lt.last_variant.cluster, 0);
+    assert_int_equal(fake_lt.heuristics + fake_lt.checked, 0);
+    end();
+    end_home(home);
+}
+
+/* Where k is longer than D's sides its parts may be summed side by side, in f32. */
+static void test_long_sums_are_done_in_parts(void **state)
+{
+    char home[64], file[192];
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    fake_lt.parts[4] = 70;
+    fake_lt.parts[6] = 60;
+    assert_int_equal(timed_product_of(3, 600, false, slow, 3), 1);
+    assert_int_equal(fake_lt.products, RUNS(3, 9));
+    assert_int_equal(fake_lt.last_variant.parts, 6);
+    assert_int_equal(fake_lt.last_variant.scheme, 2); /* CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE */
+    fake_lt.parts_bytes = sizeof(workspace);
+    assert_int_equal(timed_product_of(4, 600, false, slow, 3), 1);
+    assert_int_equal(fake_lt.last_variant.parts, 6);
+    fake_lt.parts_bytes = sizeof(workspace) + 1; /* which there is not */
+    assert_int_equal(timed_product_of(5, 600, false, slow, 3), 1);
+    assert_int_equal(fake_lt.last_variant.parts, 1);
+    end();
+    end_home(home);
+}
+
+/* Those that the library does not do; a product that is over before it is worth it. */
+static void test_some_products_have_no_variants(void **state)
+{
+    static const unsigned quick[] = {60000, 49900};
+    char home[64], file[192];
+
+    new_home(home, file);
+    start_timed(false, CARD);
+    fake_lt.no_variants = true;
+    fake_lt.swizzled = 50;
+    assert_int_equal(timed_product_of(3, 4, false, slow, 3), 1);
+    assert_int_equal(fake_lt.checked, 5);
+    assert_int_equal(fake_lt.products, RUNS(3, 0));
+    assert_int_equal(fake_lt.last_variant.swizzling, 0);
+    fake_lt.no_variants = false;
+    assert_int_equal(timed_product_of(2, 4, false, quick, 2), 1);
+    assert_int_equal(fake_lt.checked, 5);
+    assert_int_equal(fake_lt.last_variant.swizzling, 0);
+    assert_int_equal(timed_product_of(1, 4, false, quick, 1), 0); /* the only answer */
+    assert_int_equal(fake_lt.checked, 5);
+    end();
+    start(false); /* --deterministic */
+    fake_lt.swizzled = 50;
+    assert_int_equal(timed_product_of(5, 4, false, slow, 3), 0);
+    assert_int_equal(fake_lt.checked, 0);
+    end();
+    end_home(home);
+}
+
 static void test_nothing_is_timed_while_a_graph_is_captured(void **state)
 {
     static const unsigned later[] = {10, 5};
@@ -215,6 +308,9 @@ int main(void)
         cmocka_unit_test(test_ranks_take_the_choice_of_the_first),
         cmocka_unit_test(test_damaged_choices_are_timed_again),
         cmocka_unit_test(test_a_refused_choice_is_asked_for_again),
+        cmocka_unit_test(test_the_fastest_variant_is_taken_and_kept),
+        cmocka_unit_test(test_long_sums_are_done_in_parts),
+        cmocka_unit_test(test_some_products_have_no_variants),
         cmocka_unit_test(test_nothing_is_timed_while_a_graph_is_captured),
     };
 
