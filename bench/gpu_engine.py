@@ -19,8 +19,9 @@ report names the rows that did not fit. GPU_ENGINE_MODELS=gpt2,mlp, GPU_ENGINE_B
 GPT-2) and GPU_ENGINE_TYPES=f32,tf32 (of the others) select a part; GPU_ENGINE_COMPILE=0 omits
 torch.compile. --tiny tests the program itself on slow GPUs, with the CPU as the peer's device.
 GPU_ENGINE_PROFILE=1 measures nothing of that: it prints the stages of pltrain --test-gpus, and for
-each model what pltrain --profile says of the ops of a step and, where Nsight Compute is (ncu, or
-GPU_ENGINE_NCU), the time and the bytes of each kernel: what four steps have more than two.
+each model what pltrain --profile says of the ops of a step, what the answers of cublasLt and their
+variants take and, where Nsight Compute is (ncu, or GPU_ENGINE_NCU), the time and the bytes of each
+kernel: what four steps have more than two.
 
 MFU is the FLOPs of a step (flops_of in engine_models.py: for GPT-2 6 N + 6 L T C per token, the
 causal half of attention, no recomputation) over its time and the GPU's dense peak of that type in
@@ -240,7 +241,7 @@ class Run:
         mine = {k: v for k, v in os.environ.items()
                 if k == "PLUME_PLUGIN_DIR" or k.startswith(("PLUME_EMULATED_", "PLUME_GPU_"))}
         return {**self.bench.env, **mine, "PLUME_DATA_DIR": self.data(model),
-                "PLUME_LOG": "debug:train", "TIMED_SECONDS": str(TRIAL_S),
+                "PLUME_LOG": "debug:train,cuda", "TIMED_SECONDS": str(TRIAL_S),
                 "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def command(self, model, dtype, batch, *options):
