@@ -155,17 +155,27 @@ class Peers:
                                 ROUNDS)
             case = "1 trial" if n == 1 else f"{n} trials"
             b.row(f"{case}, submitted", times["ours"], times["submitit"], self.name, ratio_goal=goal)
-            asked = {}
-            for name, submit in (("ours", self.ours), ("submitit", self.submitit)):
-                asked[name] = self.asked(lambda: submit(sizes))
-                if n < 1000 or name != "ours":
-                    self.cancel()
-            b.row(f"{case}, questions to the controller", [asked["ours"]], [asked["submitit"]],
-                  self.name, unit="RPCs")
+            self.questions(case, sizes)
             if n == 1000:
                 self.status()
+            else:
+                self.cancel()
         b.run(["scontrol", "update", "PartitionName=main", "State=up"])
         b.idle_first = True
+
+    def questions(self, case, sizes):
+        """Jobs that could start, but for their time. The last one of ours is left waiting."""
+        peer = self.asked(lambda: self.submitit(sizes))
+        self.cancel()
+        self.b.run(["scontrol", "update", "PartitionName=main", "State=up"])
+        for path in glob.glob(os.path.join(self.b.dir, ".plume", "cache", "asked-*")):
+            os.unlink(path)
+        for turn in ("first of a minute", "next one"):
+            asked = self.asked(lambda: self.ours(sizes, 1000, "--sbatch", "begin=now+1hour"))
+            self.b.row(f"{case}, questions to the controller: {turn}", [asked], [peer], self.name, unit="RPCs")
+            if turn != "next one":
+                self.cancel()
+        self.b.run(["scontrol", "update", "PartitionName=main", "State=down"])
 
     def status(self):
         b, sweep = self.b, os.path.basename(self.folder)
@@ -297,8 +307,9 @@ def main():
         peers.costs()
         peers.failures()
         b.row("what the user writes beside the program", [1], [SUBMIT.count("\n")], peers.name, unit="lines")
-        b.note("the run folder is on a local file system: three of our five questions are of the warning about "
-               "that, one asks whether the trials can start.")
+        b.note("five questions: sbatch asks one, two are whether the trials can start, and two where the nodes are, "
+               "since the run folder is on a local file system. The last two are asked once a day where nodes are "
+               "other machines, and none of the four again within a minute, for jobs of the same kind that can start.")
         b.note("both start the same Python; submitit's memory and CPU time are those of its ranks, less those of "
                "the program without it. Ours are those of plrun and plrund, without the plugin.")
         b.note(f"by default submitit's other ranks go on after a failure: here they end by themselves {SLEEP_S} s "

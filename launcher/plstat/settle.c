@@ -3,7 +3,7 @@
 #include "common/base/fs.h"
 #include "common/run/run_local.h"
 #include "launcher/plstat/status_private.h"
-#include "launcher/slurm/slurm_conf.h"
+#include "launcher/slurm/slurm_cluster.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ static bool is_open(const struct pl_trial_status *ts)
 static bool may_ask(const struct pl_run *run, uid_t *ret_uid)
 {
     const char *theirs = pl_run_cluster(run);
-    _cleanup_free_ char *here = theirs ? pl_slurm_conf_cluster() : NULL;
+    _cleanup_free_ char *here = theirs ? pl_slurm_cluster() : NULL;
     struct stat st;
 
     if (pl_run_is_local(run) || (here && strcmp(here, theirs) != 0) ||

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plsubmit/advice.h"
 #include "common/base/fs.h"
+#include "launcher/plsubmit/asked.h"
 
 #include <ifaddrs.h>
 #include <limits.h>
@@ -46,8 +47,12 @@ static bool answer_start(const struct pl_run *run, struct pl_child_job *asked, c
     _cleanup_free_ char *why = NULL;
 
     *ret = NULL;
-    if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0 || child.status == 0)
+    if (pl_child_wait(asked, ASK_MS, &child, NULL) < 0)
         return true;
+    if (child.status == 0) {
+        pl_asked_keep_start(run);
+        return true;
+    }
     if (pl_submit_is_no_answer(pl_buf_str(&child.err)) ||
         strstr(pl_buf_str(&child.err), "Resource temporarily unavailable"))
         return false; /* away, or its queue is full: sbatch tries again, and so does the caller */
@@ -141,12 +146,23 @@ static bool ask_folder(const char *dir, struct pl_child_job *ret)
     return local_file_system(dir) && pl_child_start(argv, NULL, ret, NULL) == 0;
 }
 
+/* NULL: all nodes are this machine, or the folder may be shared. */
+static char *folder_warning(const char *dir, const char *folder, const char *node)
+{
+    const char *type = local_file_system(dir);
+
+    if (!node || !type)
+        return NULL;
+    return pl_strf("run folder '%s' is on a local file system (%s), and node %s is another "
+                   "machine: if the nodes do not see the folder, choose another with --runs",
+                   folder, type, node);
+}
+
 /* As answer_start(). */
 static bool
 answer_folder(const char *dir, const char *folder, struct pl_child_job *asked, char **ret)
 {
     _cleanup_(pl_child_finish) struct pl_child child = {0};
-    const char *type = local_file_system(dir);
     _cleanup_free_ char *node = NULL;
 
     *ret = NULL;
@@ -154,11 +170,9 @@ answer_folder(const char *dir, const char *folder, struct pl_child_job *asked, c
         return true;
     if (child.status != 0)
         return !pl_submit_is_no_answer(pl_buf_str(&child.err));
-    node = type ? other_node(pl_buf_str(&child.out)) : NULL;
-    if (node)
-        *ret = pl_strf("run folder '%s' is on a local file system (%s), and node %s is another "
-                       "machine: if the nodes do not see the folder, choose another with --runs",
-                       folder, type, node);
+    node = other_node(pl_buf_str(&child.out));
+    pl_asked_keep_place(node);
+    *ret = folder_warning(dir, folder, node);
     return true;
 }
 
@@ -178,8 +192,9 @@ void pl_advice_ask(const struct pl_run *run, const struct pl_chunk *chunk, struc
 {
     ret->chunk = *chunk;
     ret->asked = true;
-    ret->asks_start = ask_start(run, chunk, &ret->start);
-    ret->asks_place = ask_folder(pl_run_dir(run), &ret->place);
+    pl_asked_read(run, &ret->known);
+    ret->asks_start = !ret->known.start && ask_start(run, chunk, &ret->start);
+    ret->asks_place = !ret->known.place && ask_folder(pl_run_dir(run), &ret->place);
 }
 
 static void drop_one(bool asked, struct pl_child_job *job)
@@ -194,6 +209,7 @@ void pl_advice_drop(struct pl_advice *advice)
 {
     drop_one(advice->asks_start, &advice->start);
     drop_one(advice->asks_place, &advice->place);
+    free(advice->known.node);
     *advice = (struct pl_advice){0};
 }
 
@@ -224,5 +240,8 @@ void pl_advice_answer(struct pl_advice *advice,
     if (advice->asks_place && !answer_folder(dir, folder, &advice->place, place) &&
         ask_folder(dir, &advice->place))
         answer_folder(dir, folder, &advice->place, place);
+    if (advice->known.place)
+        *place = folder_warning(dir, folder, advice->known.node);
+    free(advice->known.node);
     *advice = (struct pl_advice){0};
 }

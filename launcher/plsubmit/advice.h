@@ -4,6 +4,7 @@
 #define PL_LAUNCHER_PLSUBMIT_ADVICE_H
 
 #include "common/base/child.h"
+#include "launcher/plsubmit/asked.h"
 #include "launcher/plsubmit/submit.h"
 
 /* Questions to Slurm about an array, under way. */
@@ -11,6 +12,7 @@ struct pl_advice {
     struct pl_chunk chunk;
     bool asked, asks_start, asks_place;
     struct pl_child_job start, place;
+    struct pl_asked known; /* is not asked */
 };
 
 /* Asks about a chunk: each question takes as long as sbatch, so ask before it. End the advice by
