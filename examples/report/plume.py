@@ -44,6 +44,7 @@ import socket
 import subprocess
 import threading
 import time
+import warnings
 
 __all__ = ["report", "pause", "alone", "should_stop", "attempt", "params", "finished", "rank", "world_size",
            "sweep", "Sweep"]
@@ -52,7 +53,8 @@ __version__ = "0.1.0"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _socket = None  # with the process that connected it: a child must not share it
 _owner = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may report, too
+_cut = False  # a part of a line is sent
 _signal = None  # the signal that came
 _told = False  # that the program stops for it
 _watching = False
@@ -79,6 +81,10 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def _convert(name, text, default):
+    if isinstance(default, (list, tuple, set, dict)):
+        raise TypeError(f"plume: the default of {name} is a {type(default).__name__}: make it a text, and split that")
+    if not isinstance(default, (bool, int, float, str)) and hasattr(default, "item"):
+        default = default.item()  # a number of numpy's
     if isinstance(default, bool):
         if text.lower() in _TRUE + _FALSE:
             return text.lower() in _TRUE
@@ -149,6 +155,14 @@ def _connect():
     return _socket
 
 
+def _forked():
+    global _lock, _cut
+    _lock, _cut = threading.RLock(), False  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def _drop():
     global _socket
     if _socket is not None:
@@ -158,10 +172,13 @@ def _drop():
 
 def _send(line, wait):
     """Sends a line. wait: up to two seconds, instead of dropping it if the daemon is slow."""
+    global _cut
     data = json.dumps(line).encode() + b"\n"
     if len(data) > 65536:
         raise ValueError("plume: a report has at most 64 KiB: report fewer metrics at once")
     with _lock:
+        if _cut:  # we are in a signal's handler
+            return False
         try:
             s = _connect()
             if s is None:
@@ -170,6 +187,7 @@ def _send(line, wait):
                 select.select([], [s], [], 2)
             sent = s.send(data)
             if sent < len(data):  # complete a line of which a part was sent
+                _cut = True
                 s.settimeout(2)
                 s.sendall(data[sent:])
                 s.setblocking(False)
@@ -179,30 +197,46 @@ def _send(line, wait):
         except OSError:
             _drop()  # the next report connects again
             return False
+        finally:
+            _cut = False
 
 
 def _number(name, value):
     if not _NAME.match(name):
         raise ValueError(f"plume: {name!r} is not the name of a metric: letters, digits and _.- only")
+    if len(name) > _NAME_MAX:
+        raise ValueError(f"plume: {name[:40]!r}... is too long for a metric: {_NAME_MAX} characters at most")
     value = float(value)  # a tensor of one element, too
     return value if math.isfinite(value) else str(value)  # "nan", "inf", "-inf"
 
 
 def report(step=None, metrics=None, **values):
     """Reports metrics of a step: report(100, loss=0.3), or report(100, {"val/loss": 0.3}); '/' and
-    blanks in a name become '_'. Returns False if they were dropped."""
+    blanks in a name become '_'. Returns False if they were dropped. A rank has 256 metrics at most: it is
+    warned of others, and of two with one name."""
     line = {"type": "metrics", "metrics": {}}
     if step is not None:
         line["step"] = int(step)
-        if not 0 <= line["step"] < 1 << 63:
+        if not 0 <= line["step"] < 1 << 63 or (not isinstance(step, str) and line["step"] != step):
             raise ValueError(f"plume: {step} is not a step: a step is a whole number from 0")
         line.update(_own_time(line["step"]))
-    named = {re.sub("[/ ]", "_", name): value for name, value in (metrics or {}).items()}
-    for name, value in {**named, **values}.items():
-        line["metrics"][name] = _number(name, value)
-    return _send(line, wait=False)
+    dropped = False
+    named = [(re.sub("[/ ]", "_", name), value) for name, value in (metrics or {}).items()]
+    for name, value in [*named, *values.items()]:
+        number = _number(name, value)
+        if name in line["metrics"]:
+            warnings.warn(f"plume: two metrics of a report have the name {name!r}: the second one counts", stacklevel=2)
+        if name not in _names and len(_names) >= _NAMES_MAX:
+            warnings.warn(f"plume: {name!r} is dropped: a rank has at most {_NAMES_MAX} metrics", stacklevel=2)
+            dropped = True
+            continue
+        _names.add(name)
+        line["metrics"][name] = number
+    return _send(line, wait=False) and not dropped
 
 
+_names = set()
+_NAMES_MAX, _NAME_MAX = 256, 256  # the daemons' limits
 _alone_s, _alone_step = 0.0, None  # since the report of this step
 
 
@@ -227,15 +261,21 @@ def alone():
         _alone_s += time.perf_counter() - start
 
 
+_phases = []  # that have begun
+
+
 @contextlib.contextmanager
 def pause(name):
     """Names what delays the next step: a checkpoint, validation. Meanwhile no hang is suspected, unless
     it takes 30 times as long as a step may, and at least five minutes."""
-    _send({"type": "metrics", "phase": str(name)[:64]}, wait=True)
+    phase = [str(name)[:64].encode("utf-8", "replace").decode()]
+    _phases.append(phase)
+    _send({"type": "metrics", "phase": phase[0]}, wait=True)
     try:
         yield
-    finally:
-        _send({"type": "metrics", "phase": ""}, wait=True)
+    finally:  # a pause around this one goes on
+        _phases[:] = [other for other in _phases if other is not phase]
+        _send({"type": "metrics", "phase": _phases[-1][0] if _phases else ""}, wait=True)
 
 
 def finished():
@@ -340,9 +380,12 @@ def sweep(name="last"):
     params are strings. Trials may still wait or run. Where Slurm or a hub did not answer, "partial" is
     True and "notes" tells why. The result is a dict, and has as_completed(). Raises LookupError if there is
     no such sweep, and RuntimeError if plstat fails."""
-    done = subprocess.run(["plstat", "sweep", "--json", "--", name], stdin=subprocess.DEVNULL,
+    done = subprocess.run(["plstat", "sweep", "--json", "--", str(name) if isinstance(name, int) else name], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode not in (0, 4):
         text = done.stderr.decode("utf-8", "replace").strip()
         raise (LookupError if done.returncode == 3 else RuntimeError)(text or f"plstat ended with {done.returncode}")
-    return Sweep(json.loads(done.stdout.decode("utf-8")))
+    try:
+        return Sweep(json.loads(done.stdout.decode("utf-8")))
+    except ValueError:  # the program ignores SIGCHLD, and so does not get exit codes
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or "plstat reports nothing") from None

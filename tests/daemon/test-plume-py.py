@@ -82,7 +82,7 @@ print(plume.params(lr=0.1), plume.params(), plume.should_stop())
 """), "False False 0 0 1\n{'lr': 0.1} {} False\n")
     # A daemon that has gone.
     equal(program("print(plume.report(1, loss=1))", PLUME_SOCKET=step.path("none"), RANK="0"), "False\n")
-    for text, word in (("{'1x': 1}", "not the name of a metric"), ("{f'm{i}': i for i in range(9999)}", "64 KiB")):
+    for text, word in (("{'1x': 1}", "not the name of a metric"), ("{f'{i:m>250}': i for i in range(256)}", "64 KiB")):
         if word not in failed(f"plume.report(1, {text})"):
             raise AssertionError(word)
     for number in ("-1", "1 << 63"):
@@ -115,6 +115,115 @@ print(plume.finished(), plume.report(10**6, value=1))
         equal(lines.receive(), {"type": "fact", "key": "finished", "value": "true"})
         equal(lines.receive()["step"], 10**6)
         equal(p.communicate(timeout=LIMIT)[0], "True True\n")
+
+
+def test_what_is_dropped_is_told(step):
+    """The hub keeps 256 metrics of a rank, with names of 256 bytes."""
+    d = step.start()
+    r = step.keep(d.rank("starter", 0))
+    r.expect("world")
+    r.send(type="spawned", pid=os.getpid())
+    out = program("""
+import warnings
+def report(*args, **values):
+    with warnings.catch_warnings(record=True) as got:
+        warnings.simplefilter("always")
+        try:
+            return plume.report(*args, **values), [str(w.message) for w in got]
+        except ValueError as e:
+            return e
+print(report(1, {"x" * 257: 1}))
+print(report(1, {"y" * 256: 1}))
+print(report(2, {"val/a": 1, "val_a": 2}))
+print(report(2, {"loss": 1}, loss=2))
+print(report(3, {f"m{i}": i for i in range(253)}))
+print(report(4, last=1, m0=7))
+for wrong in (0.5, 1.0, True, "7", float("nan"), -1):
+    print(report(wrong))
+""", PLUME_SOCKET=d.socket, RANK="0")
+    first, *lines = out.splitlines()
+    equal(first, f"plume: {'x' * 40!r}... is too long for a metric: 256 characters at most")
+    two = "plume: two metrics of a report have the name {!r}: the second one counts"
+    equal(lines, [str(x) for x in (
+        (True, []), (True, [two.format("val_a")]), (True, [two.format("loss")]), (True, []),
+        (False, ["plume: 'last' is dropped: a rank has at most 256 metrics"]),
+        "plume: 0.5 is not a step: a step is a whole number from 0", (True, []), (True, []), (True, []),
+        "cannot convert float NaN to integer", "plume: -1 is not a step: a step is a whole number from 0")])
+    r.exited(0)
+    r.expect("verdict")
+    equal(d.wait(), 0)
+    metrics = step.result()["metrics"]
+    equal((len(metrics), metrics["y" * 256], metrics["val_a"], metrics["loss"], metrics["m0"], metrics["m252"]),
+          (256, 1, 2, 2, 7, 252))
+
+
+def test_a_pause_in_a_pause(step):
+    """The outer one goes on. A name that is no text of Unicode does not end the connection."""
+    path = step.path("pauses")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        p = program("""
+with plume.pause("outer"):
+    with plume.pause("in\\udc80ner"):
+        pass
+    with plume.pause("third"):
+        pass
+other = plume.pause("of a thread")
+with plume.pause("main"):
+    other.__enter__()
+other.__exit__(None, None, None)
+""", wait=False, PLUME_SOCKET=path, RANK="0")
+        lines = Lines(step.keep(server.accept()[0]))
+        equal(p.communicate(timeout=LIMIT), ("", ""))
+        equal(lines.receive()["type"], "hello")
+        equal([lines.receive()["phase"] for _ in range(10)],
+              ["outer", "in?ner", "outer", "third", "outer", "", "main", "of a thread", "of a thread", ""])
+
+
+def test_a_signal_while_a_report_is_sent(step):
+    """The handler's report must not wait for the one that it interrupts, nor that of a child for a thread."""
+    path = step.path("signal")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        p = program("""
+import os, signal, threading
+said = []
+signal.signal(signal.SIGUSR1, lambda *_: said.append(plume.report(2, b=2)))
+class Socket:
+    signals = [signal.SIGUSR1]
+    def __getattr__(self, name):
+        return getattr(real, name)
+    def send(self, data):
+        if self.signals:
+            os.kill(os.getpid(), self.signals.pop())
+        return real.send(data) if cut is None else real.send(data[:cut])
+    def sendall(self, data):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        real.sendall(data)
+cut = None
+plume.report(0, a=0)
+real, plume._socket = plume._socket, Socket()
+print(plume.report(1, a=1), said)
+cut = 5
+print(plume.report(3, a=3), said)
+plume._socket = real
+held, done = threading.Event(), threading.Event()
+def hold():
+    with plume._lock:
+        held.set()
+        done.wait()
+threading.Thread(target=hold).start()
+held.wait()
+if os.fork() == 0:
+    os._exit(0 if plume.report(4, c=4) else 1)
+print(os.wait()[1])
+done.set()
+""", wait=False, PLUME_SOCKET=path, RANK="0", PYTHONWARNINGS="ignore")
+        lines = Lines(step.keep(server.accept()[0]))
+        equal(p.communicate(timeout=LIMIT), ("True [True]\nTrue [True, False]\n0\n", ""))
+        equal([lines.receive().get("step") for _ in range(5)], [None, 0, 2, 1, 3])
 
 
 def test_a_rank_tells_its_own_time_of_a_step(step):
@@ -196,6 +305,15 @@ def test_params(step):
             equal(p, "error plume: the sweep has the parameter 'n-layers', which params() does not name\n")
         elif word and word not in p or not word and "'name': 7.0" not in p:
             raise AssertionError(p)
+    for default, word in (("[1]", "list"), ("(1, 2)", "tuple"), ("{}", "dict")):
+        equal(failed(f"plume.params(flag={default}, lr='', n_layers='', name='')", PLUME_PARAMS=given),
+              f"TypeError: plume: the default of flag is a {word}: make it a text, and split that")
+    equal(program("""
+class Scalar:
+    def __init__(self, value): self.value = value
+    def item(self): return self.value
+print(plume.params(flag=Scalar(True), lr=Scalar(0.5), n_layers=Scalar(2), name=None))""", PLUME_PARAMS=given),
+          "{'flag': False, 'lr': 0.001, 'n_layers': 100, 'name': '007'}\n")
     equal(program("print(plume.params(big=1))", PLUME_PARAMS='{"big": "12345678901234567891"}'),
           "{'big': 12345678901234567891}\n")
     for default, text, word in ((1, "9007199254740993.0", "is not a whole number"), (1, "1e23", "is not a whole number"),
@@ -344,6 +462,11 @@ for trial in sweep["trials"]:
         f.write("{")
     if not failed(f"plume.sweep({broken!r})", **env).startswith("RuntimeError: plstat: "):
         raise AssertionError("a broken sweep")
+    if "has no job '99'" not in failed("plume.sweep(99)", **env):
+        raise AssertionError("a number")
+    # Who ignores SIGCHLD gets no exit codes.
+    equal(failed("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nplume.sweep('none')", **env),
+          "RuntimeError: plstat: no sweep, job or run folder has the name 'none'")
     if "FileNotFoundError" not in failed("plume.sweep('a')", PATH=step.path("none")):
         raise AssertionError("no plstat")
 
