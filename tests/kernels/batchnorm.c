@@ -484,6 +484,11 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
     for (int n = 0; n < 4; n++) /* the same in several blocks */
         one_of(ref, got, 2000 + check_random(200), 16, 1, FILL_RANDOM, true);
     one(ref, got, 3, 2, 4096, FILL_RANDOM);
+    if (!check_host()) { /* more rows than a GPU has threads for: some of them have two */
+        one_of(ref, got, 1000, 299, 1, FILL_RANDOM, false);
+        if (check_storage() == PL_REAL_F32)
+            one_of(ref, got, 7400, 296, 1, FILL_RANDOM, true);
+    }
     split(got);
     for (size_t n = 0; n < 30 && check_host() && check_storage() == PL_REAL_F32; n++) {
         converts(got, 2 + check_random(5), 1 + check_random(CHANNELS_MAX), 1 + check_random(7));
