@@ -27,7 +27,8 @@ struct fake_dnn {
     bool broken;                         /* running fails */
     unsigned runs, asked, taken,
         last;                      /* taken: the engine of the last plan; last: of the last run */
-    unsigned by_squares;           /* convolutions of 16 channels */
+    unsigned by_squares;           /* convolutions of 16 channels ... */
+    unsigned square_taps;          /* the last one's, of a channel */
     unsigned descriptors, handles; /* alive */
 };
 extern struct fake_dnn fake_dnn;

@@ -105,6 +105,21 @@ static void test_few_channels_are_done_by_squares(void **state)
             fail_msg("case %u: %u convolutions by squares", i, fake_dnn.by_squares - before);
     }
     assert_in_range(fake_dnn.by_squares, 30, 300);
+    one(PL_REAL_F32, /* a ResNet's first: 7 x 7 windows in 4 x 4 squares, not more */
+        (struct pl_conv2d_args){.batch = 2,
+                                .in = 3,
+                                .height = 12,
+                                .width = 12,
+                                .out = 2,
+                                .kernel_h = 7,
+                                .kernel_w = 7,
+                                .stride_h = 2,
+                                .stride_w = 2,
+                                .pad_h = 3,
+                                .pad_w = 3,
+                                .last = true},
+        0);
+    assert_int_equal(fake_dnn.square_taps, 16);
     assert_int_equal(pl_cuda_report(&status, "cuda:0", NULL), 0);
     end_dnn();
 }
