@@ -8,9 +8,9 @@
 #include "launcher/plstat/fold.h"
 #include "launcher/plstat/gpu_use.h"
 #include "launcher/plstat/gpus.h"
-#include "launcher/plstat/output_cut.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
+#include "launcher/plstat/rank_facts.h"
 #include "launcher/plstat/releases.h"
 #include "launcher/plstat/stalls.h"
 #include "launcher/plstat/table.h"
@@ -308,7 +308,7 @@ print_trial(struct pl_plstat *ps, const struct pl_run_status *s, const struct pl
     if (r == 0)
         r = pl_releases_print(ps, ts->doc);
     if (r == 0)
-        r = pl_output_cut_print(ps, ts->doc);
+        r = pl_rank_facts_print(ps, ts->doc);
     if (r == 0)
         r = pl_plstat_node_reasons(ps, ts);
     if (r == 0 && ts->cause)

@@ -4,9 +4,9 @@
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "launcher/plstat/gpus.h"
-#include "launcher/plstat/output_cut.h"
 #include "launcher/plstat/plstat.h"
 #include "launcher/plstat/plstat_json.h"
+#include "launcher/plstat/rank_facts.h"
 #include "launcher/plstat/releases.h"
 #include "launcher/plstat/stalls.h"
 #include "launcher/plstat/timeline.h"
@@ -182,7 +182,7 @@ static int print(struct pl_plstat *ps,
     if (r == 0)
         r = pl_releases_print(ps, ts->doc);
     if (r == 0)
-        r = pl_output_cut_print(ps, ts->doc);
+        r = pl_rank_facts_print(ps, ts->doc);
     if (r == 0)
         r = pl_plstat_node_reasons(ps, ts);
     if (r == 0)
@@ -193,13 +193,13 @@ static int print(struct pl_plstat *ps,
 }
 
 /* Of a sweep's only trial, whose ranks are not collected yet. */
-static int print_cut(struct pl_plstat *ps, const struct pl_run_status *sweep)
+static int print_facts(struct pl_plstat *ps, const struct pl_run_status *sweep)
 {
     _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
     int r = pl_run_status_collect(sweep->run, sweep->trials[0].trial, true, &ps->slurm, &s,
                                   &ps->notes, NULL);
 
-    return r < 0 ? r : pl_output_cut_print(ps, s->trials[0].doc);
+    return r < 0 ? r : pl_rank_facts_print(ps, s->trials[0].doc);
 }
 
 static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
@@ -215,7 +215,7 @@ static int print_none(struct pl_plstat *ps, const struct pl_run_status *s)
             r = pl_plstat_earlier(ps, &s->trials[0]);
         if (r == 0)
             r = pl_stalls_print(ps, s, &s->trials[0]);
-        return r < 0 ? r : print_cut(ps, s);
+        return r < 0 ? r : print_facts(ps, s);
     }
     return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: %s is %s", pl_run_sweep(s->run),
                           pl_sweep_state_name(s->state));

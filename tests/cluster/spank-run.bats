@@ -74,12 +74,19 @@ TXT
 
 # slurmstepd runs these scripts after all of a plugin's hooks, and before the program: what they export
 # is the task's last word, in plain Slurm, too. plrun is the program then, and replaces it.
-@test "a TaskProlog's exports win under the plugin, and not under plrun" {
+@test "a TaskProlog's exports win under the plugin, which tells that, and not under plrun" {
     printf '#!/bin/sh\necho export RANK=99\necho export MASTER_PORT=1\necho export SITE=yes\n' >prolog
     chmod 755 prolog
-    run -0 as_user timeout 60 srun -Q -N2 -n2 --task-prolog="$PWD/prolog" --plume \
-        sh -c 'echo "$RANK $MASTER_PORT $SITE $WORLD_SIZE"'
-    [ "$(sort -u <<<"$output")" = '99 1 yes 2' ]
+    as_user timeout 60 srun -Q -N2 -n4 --task-prolog="$PWD/prolog" --plume \
+        sh -c 'echo "$RANK $MASTER_PORT $SITE $WORLD_SIZE"; until [ -e go ]; do sleep 0.1; done' >out 2>err 3>&- &
+    told() { [ "$(grep -cE '^plume: node n[0-9]: warning: rank [0-3] has RANK=99 instead of [0-3], MASTER_PORT=1 instead of [0-9]+: a TaskProlog' err)" = 2 ]; }
+    wait_for 30 told
+    run -0 as_user plstat "$(last_job)"
+    grep -E '^! rank [0-3] has RANK=99 instead of [0-3], MASTER_PORT=1' <<<"$output"
+    touch go
+    wait
+    [ "$(sort -u out)" = '99 1 yes 4' ]
+    [ "$(wc -l <err)" = 2 ]
     run -0 as_user timeout 60 srun -Q -N2 -n2 --task-prolog="$PWD/prolog" plrun -- \
         sh -c '[ "$MASTER_PORT" != 1 ] && echo "$RANK $SITE $WORLD_SIZE"'
     [ "$(sort <<<"$output")" = $'0 yes 2\n1 yes 2' ]
@@ -317,7 +324,7 @@ refused_by_node() {
     for first in 0 1; do
         export PLUME_HOME=$WORK/home-$first
         run as_user timeout 60 srun -Q --plume -N2 -n2 bash -c "((RANK == $first)) && exit
-            rm -r $PLUME_HOME/steps/*; exit 3"
+            mv $PLUME_HOME/steps/* $PLUME_HOME/away; exit 3"
         echo "$output"
         [ "$status" = 3 ]
         grep "plume: node n.: .*this attempt is failed, by its cause 'exit': rank $((1 - first)) on n" <<<"$output"

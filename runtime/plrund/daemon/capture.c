@@ -7,6 +7,7 @@
 #include "runtime/plrund/daemon/file_work.h"
 
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -490,6 +491,24 @@ void pl_capture_let_go(struct pl_capture *c, const char *text)
         pl_buf_adds(&c->pending, text);
     write_real(c);
     update(c);
+}
+
+bool pl_capture_say(struct pl_capture *c, const char *fmt, ...)
+{
+    _cleanup_free_ char *text = NULL;
+    va_list ap;
+
+    if (!c || c->closing || c->released)
+        return false;
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    va_end(ap);
+    if (!text || pl_buf_adds(&c->pending, text) < 0 || pl_buf_addc(&c->pending, '\n') < 0)
+        return false;
+    write_real(c);
+    update(c);
+    return true;
 }
 
 void pl_capture_drain(struct pl_capture *c)

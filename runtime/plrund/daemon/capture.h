@@ -65,6 +65,10 @@ void pl_capture_mute(struct pl_capture *c);
  * gets the text (NULL: none) unless it has had the output itself. Nothing for others, or NULL. */
 void pl_capture_let_go(struct pl_capture *c, const char *text);
 
+/* Adds a line of ours to the target at once, not to the file. False without a capture, or where the
+ * target is closed. */
+bool pl_capture_say(struct pl_capture *c, const char *fmt, ...) PL_PRINTF(2, 3);
+
 /* Reads everything that is in the pipe now: the last lines of a rank that has ended. */
 void pl_capture_drain(struct pl_capture *c);
 

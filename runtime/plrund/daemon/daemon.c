@@ -77,6 +77,7 @@ static void on_world(struct pl_daemon *d, json_t *world)
     if (d->step.plugin)
         pl_daemon_lifeline_start(d);
     pl_daemon_send_world(d);
+    pl_daemon_watch_env(d);
     pl_daemon_gpu_start(d);
 }
 
@@ -267,6 +268,7 @@ static void finish(struct pl_daemon *d)
     close_handle((uv_handle_t *)&d->grace.timer);
     close_handle((uv_handle_t *)&d->leave_limit.timer);
     close_handle((uv_handle_t *)&d->busy_timer);
+    close_handle((uv_handle_t *)&d->env_timer);
     close_handle((uv_handle_t *)&d->changed);
     if (d->on_finished)
         d->on_finished(d->ctx);
@@ -496,6 +498,7 @@ int pl_daemon_init(struct pl_daemon *d, uv_loop_t *loop, int control_fd, struct 
     pl_limit_init(&d->grace, loop, pl_daemon_on_grace_over, d);
     pl_limit_init(&d->leave_limit, loop, on_leave_limit, d);
     start_timer(d, &d->busy_timer);
+    start_timer(d, &d->env_timer);
     r = uv_async_init(loop, &d->changed, on_changed);
     if (r < 0)
         return pl_error_set(err, r, "cannot make a wake-up: %s", uv_strerror(r));

@@ -68,6 +68,7 @@ struct pl_rank {
     int pidfd;               /* only if nobody guards it */
     struct pl_capture *out, *err;
     bool output_settled;
+    bool env_seen;   /* its program has begun, and its environment was looked at */
     json_t *metrics; /* not yet sent */
     char *phase;     /* the same; NULL = as it was */
     double own_us;   /* the same: the sum of own_n reports */
@@ -140,7 +141,14 @@ struct pl_daemon {
     struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */
     unsigned busy_waits;   /* how often that was put off */
-    uv_async_t changed;    /* pl_daemon_changed() */
+    uv_timer_t env_timer;  /* until the environments of all ranks were looked at */
+    unsigned env_wait_ms;
+    uint64_t env_limit_ns;
+    bool env_told; /* that one is not what it should be */
+    /* The rank's variables have come from the prober, "NAME=VALUE" each with a NUL; none: its
+     * program has not begun. Of daemon_changed_env.c, which daemon_probe.c must not need. */
+    void (*env_came)(struct pl_rank *rank, const char *block, size_t len);
+    uv_async_t changed; /* pl_daemon_changed() */
 };
 
 /* daemon.c: life of the daemon, in this loop. init reads the step and the secret; after a failure
@@ -222,6 +230,10 @@ void pl_rank_starter_gone(struct pl_rank *rank);
  * out of memory. */
 struct pl_msg_hub_world pl_daemon_world(const struct pl_daemon *d);
 json_t *pl_rank_world_new(const struct pl_rank *rank);
+
+/* daemon_changed_env.c: call when ranks have got the world. Under the plugin a rank that runs with
+ * other variables is told of, once a node. */
+void pl_daemon_watch_env(struct pl_daemon *d);
 
 /* daemon_metrics.c: what a rank reports of its steps and metrics, one by one from its output (ctx
  * is the rank) or in a message. send gives the hub the last values of all ranks. */
@@ -325,6 +337,9 @@ void pl_daemon_lifeline_obey(const struct pl_daemon *d);
 void pl_daemon_probe_prepare(struct pl_daemon *d);
 void pl_daemon_probe(struct pl_daemon *d);
 void pl_daemon_take_stack(struct pl_daemon *d, int64_t rank);
+/* Has the prober look at the environment with which this rank's program has begun; false if nobody
+ * can. The answer goes to d->env_came(). */
+bool pl_daemon_probe_env(struct pl_daemon *d, const struct pl_rank *rank);
 void pl_daemon_probe_close(struct pl_daemon *d);
 
 /* daemon_gpu.c: reports the step's GPUs, which a process of their own watches (gpu_watch.h).

@@ -51,6 +51,8 @@ static int conn_line(struct pl_rank_conn *c, const char *line, size_t len)
         if (r < 0)
             pl_error_set(&err, r, "%s",
                          r == -EPERM ? "this process is not the rank's starter" : "bad hello");
+        else if (c->starter && c->daemon->world)
+            pl_daemon_watch_env(c->daemon);
     } else if (r == 0) {
         switch (pl_rank_message(c, message)) {
         case -ENOENT:

@@ -219,6 +219,8 @@ static void on_answer(uv_poll_t *poll, int status, int events)
             continue;
         if (answer.what == PL_PROBER_LOOK)
             take_look(p, &p->looks[rank - d->ranks], &answer);
+        else if (answer.what == PL_PROBER_ENV)
+            d->env_came(rank, answer.part.text, PL_MIN(answer.part.len, (uint32_t)PL_PROBER_PART));
         else
             take_part(d, rank->rank, &p->looks[rank - d->ranks], &answer);
     }
@@ -247,6 +249,11 @@ void pl_daemon_take_stack(struct pl_daemon *d, int64_t number)
 
     if (d->probe && !d->finished && rank && can_look(rank))
         request(d->probe, PL_PROBER_STACK, rank);
+}
+
+bool pl_daemon_probe_env(struct pl_daemon *d, const struct pl_rank *rank)
+{
+    return d->probe && !d->finished && request(d->probe, PL_PROBER_ENV, rank);
 }
 
 /* ---- life ---- */

@@ -17,7 +17,13 @@
 #define STACK_BYTES                                                                                \
     ((size_t)192 * 1024) /* as JSON six times as much at most: less than a frame                   \
                           */
+#define VALUE_MAX 256    /* bytes of a variable */
 #define STACK_MS (PL_STACK_LIMIT_MS + 2000)
+
+const char *const pl_prober_variables[] = {
+    "RANK",        "WORLD_SIZE",  "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+    "MASTER_ADDR", "MASTER_PORT", NULL,
+};
 
 /* ---- which processes ---- */
 
@@ -31,9 +37,9 @@ static bool has_entry(const struct pl_buf *env, const char *name, const char *va
 }
 
 /* Its environment, which only the user's own processes show, has this job and step. */
-static bool is_of_step(const struct pl_slurm_step *step, pid_t pid)
+static bool read_env_of_step(const struct pl_slurm_step *step, pid_t pid, struct pl_buf *ret)
 {
-    _cleanup_(pl_buf_finish) struct pl_buf env = {0};
+    struct pl_buf env = {0};
     char path[64];
     _cleanup_close_ int fd = -EBADF;
     ssize_t n;
@@ -41,13 +47,23 @@ static bool is_of_step(const struct pl_slurm_step *step, pid_t pid)
     snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     do {
-        if (fd < 0 || env.len > ENVIRON_MAX || pl_buf_reserve(&env, 65536) < 0)
+        if (fd < 0 || env.len > ENVIRON_MAX || pl_buf_reserve(&env, 65536) < 0) {
+            pl_buf_finish(&env);
             return false;
+        }
         n = read(fd, env.data + env.len, 65536);
         env.len += n > 0 ? (size_t)n : 0;
     } while (n > 0);
+    *ret = env;
     return env.len && has_entry(&env, "SLURM_JOB_ID", step->id.job) &&
            has_entry(&env, "SLURM_STEP_ID", step->id.step);
+}
+
+static bool is_of_step(const struct pl_slurm_step *step, pid_t pid)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf env = {0};
+
+    return read_env_of_step(step, pid, &env);
 }
 
 /* ---- stacks ---- */
@@ -120,6 +136,37 @@ start_stack(int fd, const struct pl_slurm_step *step, const struct pl_prober_req
         send_part(fd, request->rank, "", 0);
 }
 
+/* Appends NAME=VALUE and a NUL to the part, the value cut. Nothing if there is no such variable. */
+static void
+add_variable(struct pl_prober_answer *answer, const struct pl_buf *env, const char *name)
+{
+    size_t len = strlen(name), left = PL_PROBER_PART - answer->part.len;
+
+    for (const char *p = env->data; p < env->data + env->len; p += strlen(p) + 1)
+        if (strncmp(p, name, len) == 0 && p[len] == '=') {
+            int n = snprintf(answer->part.text + answer->part.len, left, "%.*s", VALUE_MAX, p);
+
+            answer->part.len += (uint32_t)PL_MIN((size_t)n + 1, left);
+            return;
+        }
+}
+
+/* The task's process has another environment until Slurm has run its TaskProlog and begins the
+ * program: only that has PLUME_RUNTIME. */
+static void
+look_at_env(int fd, const struct pl_slurm_step *step, const struct pl_prober_request *request)
+{
+    _cleanup_(pl_buf_finish) struct pl_buf env = {0};
+    struct pl_prober_answer answer = {.what = PL_PROBER_ENV, .rank = request->rank};
+
+    if (read_env_of_step(step, request->pid, &env) && pl_buf_addc(&env, '\0') == 0) {
+        add_variable(&answer, &env, "PLUME_RUNTIME");
+        for (const char *const *name = pl_prober_variables; answer.part.len && *name; name++)
+            add_variable(&answer, &env, *name);
+    }
+    send(fd, &answer, sizeof(answer), MSG_NOSIGNAL);
+}
+
 static void look(int fd, const struct pl_prober_request *request)
 {
     struct pl_prober_answer answer = {.what = PL_PROBER_LOOK, .rank = request->rank};
@@ -151,6 +198,8 @@ int pl_prober_run(int fd, struct pl_error *err)
             look(fd, &request);
         else if (request.what == PL_PROBER_STACK)
             start_stack(fd, &step, &request);
+        else if (request.what == PL_PROBER_ENV)
+            look_at_env(fd, &step, &request);
     }
     return r;
 }

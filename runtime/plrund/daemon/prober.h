@@ -2,7 +2,7 @@
 /* The prober: a child of the daemon, started before the daemon confines itself (confine.h), that
  * looks at the processes of ranks, which a confined process may not. It has no secret, no network
  * and no stream of the step. What it answers is text about the user's own processes; the stacks it
- * takes of this step's processes only, by their environment. */
+ * takes of this step's processes only, by their environment, of which it gives PL_PROBER_ENV. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_PROBER_H
 #define PL_RUNTIME_PLRUND_DAEMON_PROBER_H
 
@@ -17,6 +17,8 @@
 enum pl_prober_what {
     PL_PROBER_LOOK,  /* answered by one packet */
     PL_PROBER_STACK, /* answered by packets with text; the last one has none */
+    PL_PROBER_ENV,   /* answered by one packet: its text has the rank's variables, NAME=VALUE with
+                        a NUL each; none before the program has begun */
 };
 
 struct pl_prober_request {
@@ -38,6 +40,9 @@ struct pl_prober_answer {
         } part;
     };
 };
+
+/* The variables that PL_PROBER_ENV gives, beside PLUME_RUNTIME; NULL at the end. */
+extern const char *const pl_prober_variables[];
 
 /* The process itself: `plrund --prober FD`, a socket of packets. Returns when the daemon has closed
  * its end. */
