@@ -7,13 +7,13 @@
 
 /* Scratch of one thread. */
 struct work {
-    float *q;    /* [panels][dim][PL_NR] */
+    float *q;    /* [panels][dim][PL_NR], times the scale */
     float *p;    /* scores, then exponentials [PL_ATT_KEYS][ROWS] */
     float *o;    /* [ROWS][dim rounded up to PL_NR], not yet divided by the sums */
     float *v;    /* the head's values, [panels of dim][keys][PL_NR] */
     float *edge; /* [PL_MR][dim] */
     size_t o_row;
-    float max[ROWS] __attribute__((aligned(64)));  /* of scores so far, as powers of 2 */
+    float max[ROWS] __attribute__((aligned(64)));  /* of scores so far */
     float seen[ROWS] __attribute__((aligned(64))); /* of this block of keys */
     float sum[ROWS] __attribute__((aligned(64)));
     float shrink[ROWS] __attribute__((aligned(64))); /* factor of the earlier keys' terms */
@@ -41,19 +41,16 @@ PL_ATT_INLINE void score_tile(
         for (size_t r = 0; r < PL_MR; r++)
             for (size_t v = 0; v < PL_NV; v++) {
                 pl_mask sees = pl_att_sees(b, i + r, p, v);
-                pl_vec s = acc[r][v] * b->scale;
 
-                acc[r][v] = (pl_vec)(((pl_mask)s & sees) | ((pl_mask)nothing & ~sees));
+                acc[r][v] = (pl_vec)(((pl_mask)acc[r][v] & sees) | ((pl_mask)nothing & ~sees));
                 pl_store(to + r * ROWS + v * PL_LANES, acc[r][v]);
             }
     } else {
 #pragma GCC unroll 12
         for (size_t r = 0; r < PL_MR; r++)
 #pragma GCC unroll 2
-            for (size_t v = 0; v < PL_NV; v++) {
-                acc[r][v] *= b->scale;
+            for (size_t v = 0; v < PL_NV; v++)
                 pl_store(to + r * ROWS + v * PL_LANES, acc[r][v]);
-            }
     }
 #pragma GCC unroll 2
     for (size_t v = 0; v < PL_NV; v++) {
@@ -91,20 +88,20 @@ static void exponentials(const struct pl_att_block *b, struct work *w)
         for (size_t v = 0; v < PL_NR; v += PL_LANES) {
             size_t lane = p * PL_NR + v;
             pl_vec old = pl_load(w->max + lane), max = larger(old, pl_load(w->seen + lane));
-            pl_vec sum[2] = {{0}}, shrink = pl_exp2_nonpositive(old - max);
+            pl_vec sum[2] = {{0}}, shrink = pl_exp_nonpositive(old - max);
             float *at = w->p + lane;
             size_t r = 0;
 
             for (; r + 2 <= rows; r += 2)
 #pragma GCC unroll 2
                 for (size_t s = 0; s < 2; s++) {
-                    pl_vec e = pl_exp2_nonpositive(pl_load(at + (r + s) * ROWS) - max);
+                    pl_vec e = pl_exp_nonpositive(pl_load(at + (r + s) * ROWS) - max);
 
                     sum[s] += e;
                     pl_store(at + (r + s) * ROWS, e);
                 }
             if (r < rows) {
-                pl_vec e = pl_exp2_nonpositive(pl_load(at + r * ROWS) - max);
+                pl_vec e = pl_exp_nonpositive(pl_load(at + r * ROWS) - max);
 
                 sum[0] += e;
                 pl_store(at + r * ROWS, e);
@@ -147,8 +144,8 @@ static void finish(const struct pl_att_block *b, const struct work *w, float *y,
         const float *restrict o = w->o + i * w->o_row;
 
         for (size_t d = 0; d < b->a->dim; d++)
-            to[d] = b->a->keys ? o[d] * inverse : 0; /* o is not written without keys */
-        lse[b->t0 + i] = w->max[i] * (float)PL_LN2 + logf(w->sum[i]); /* -INFINITY without keys */
+            to[d] = b->a->keys ? o[d] * inverse : 0;  /* o is not written without keys */
+        lse[b->t0 + i] = w->max[i] + logf(w->sum[i]); /* -INFINITY without keys */
     }
 }
 
@@ -166,8 +163,7 @@ static void head(const struct pl_attention_args *a, size_t batch, size_t index, 
         struct pl_att_block b = {.a = a, .t0 = t, .n = PL_MIN(size, a->time - t)};
 
         b.panels = (b.n + PL_NR - 1) / PL_NR;
-        b.scale = (float)(a->scale * PL_LOG2E);
-        pl_att_pack_lanes(q + t * a->q_at.time, a->q_at.time, b.n, a->dim, w->q);
+        pl_att_pack_queries(&b, q, w->q);
         for (size_t i = 0; i < ROWS; i++) {
             w->max[i] =
                 -FLT_MAX; /* finite, so that a first block without visible keys gives no NaN */

@@ -25,20 +25,20 @@
 #define PL_ATT_QUERIES 96
 #define PL_ATT_KEYS 384
 
-#define PL_LOG2E 1.44269504088896341
-#define PL_LN2 0.693147180559945309
+#define PL_LOG2E 1.44269504088896341f
 
 #define PL_ATT_INLINE static inline __attribute__((always_inline))
 
-/* 2^x for x <= 0: 2^n 2^r with |r| <= 1/2 and a minimax polynomial of degree 5, relative error
- * below 2e-7. Exactly 0 below -126.5 and for minus infinity; a NaN stays NaN. */
-PL_ATT_INLINE pl_vec pl_exp2_nonpositive(pl_vec x)
+/* e^x for x <= 0, as 2^(n + r) with |r| <= 1/2 and a minimax polynomial of degree 5, relative error
+ * below 2e-7. Exactly 0 below -88 and for minus infinity; a NaN stays NaN. */
+PL_ATT_INLINE pl_vec pl_exp_nonpositive(pl_vec x)
 {
     const float magic =
         12582912.0f + 127; /* 1.5 * 2^23, to round by adding it, and the exponent's bias */
     const pl_vec least = (pl_vec){0} - 127;
-    pl_mask low = (pl_mask)(x < least);
-    pl_vec clamped = (pl_vec)(((pl_mask)x & ~low) | ((pl_mask)least & low));
+    pl_vec y = x * PL_LOG2E;
+    pl_mask low = (pl_mask)(y < least);
+    pl_vec clamped = (pl_vec)(((pl_mask)y & ~low) | ((pl_mask)least & low));
     pl_vec shifted = clamped + magic;
     pl_vec r = clamped - (shifted - magic);
     pl_vec p = r * 1.32647273e-3f + 9.67151299e-3f;
@@ -56,7 +56,6 @@ struct pl_att_block {
     size_t t0, n;  /* queries [t0, t0 + n) */
     size_t panels; /* of PL_NR queries */
     size_t k0, kn; /* keys [k0, k0 + kn), without those after the last query */
-    float scale;   /* of scores, as powers of 2 */
 };
 
 /* The number of queries of a block: blocks of one head are nearly equal. */
@@ -134,7 +133,20 @@ static inline void pl_att_pack_lanes(const float *from, size_t row, size_t n, si
         }
 }
 
-/* The same as panels [PL_NR of dim][n], lanes along dim, zeros after its end. */
+/* Packs a block's queries, times the scale. So a product with keys is the score, of which nothing
+ * is rounded again: backward's are forward's, to the bit, and a score that is its row's logarithm
+ * of sums has the probability 1, however large it is. */
+static inline void pl_att_pack_queries(const struct pl_att_block *b, const float *q, float *to)
+{
+    const struct pl_attention_args *a = b->a;
+    float scale = (float)a->scale;
+
+    pl_att_pack_lanes(q + b->t0 * a->q_at.time, a->q_at.time, b->n, a->dim, to);
+    for (size_t i = 0; i < b->panels * PL_NR * a->dim; i++)
+        to[i] *= scale;
+}
+
+/* As pl_att_pack_lanes(), but as panels [PL_NR of dim][n], lanes along dim, zeros after its end. */
 static inline void
 pl_att_pack_columns(const float *from, size_t row, size_t n, size_t dim, float *to)
 {

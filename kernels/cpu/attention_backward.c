@@ -11,14 +11,14 @@
  * rows][dim][PL_NR] */
 struct work {
     float *p, *ds;             /* [PL_ATT_KEYS][ROWS] */
-    float *q_lanes, *dy_lanes; /* of the block's queries */
+    float *q_lanes, *dy_lanes; /* of the block's queries; q times the scale */
     float *q, *dy;             /* the same as columns */
     float *k;                  /* columns, of the head */
     float *dq;                 /* [ROWS][width] */
     float *dk, *dv;            /* columns, of the head, rows rounded up to PL_MR */
     float *edge;               /* [PL_MR][dim] */
     size_t width, keys;        /* dim and keys rounded up to PL_NR and PL_MR */
-    float lse[ROWS] __attribute__((aligned(64))); /* as powers of 2 */
+    float lse[ROWS] __attribute__((aligned(64)));
     float mean[ROWS] __attribute__((aligned(64)));
 };
 
@@ -49,11 +49,11 @@ PL_ATT_INLINE void score_tile(const struct pl_att_block *b,
     for (size_t r = 0; r < PL_MR; r++)
 #pragma GCC unroll 2
         for (size_t v = 0; v < PL_NV; v++) {
-            pl_vec s = acc[r][v] * b->scale - lse[v];
+            pl_vec s = acc[r][v] - lse[v];
             pl_mask over = (pl_mask)(s > 0); /* rounding error, or overflow of large scores */
 
             pl_store(to + r * ROWS + v * PL_LANES,
-                     pl_exp2_nonpositive((pl_vec)((pl_mask)s & ~over)));
+                     pl_exp_nonpositive((pl_vec)((pl_mask)s & ~over)));
         }
     if (masked)
         for (size_t r = 0; r < PL_MR; r++)
@@ -159,7 +159,7 @@ static void prepare(const struct pl_att_block *b, const struct head *h, struct w
     const struct pl_attention_args *a = b->a;
     const float *q = h->q + b->t0 * a->q_at.time, *dy = h->dy + b->t0 * a->dy_at.time;
 
-    pl_att_pack_lanes(q, a->q_at.time, b->n, a->dim, w->q_lanes);
+    pl_att_pack_queries(b, h->q, w->q_lanes);
     if (h->dk)
         pl_att_pack_columns(q, a->q_at.time, b->n, a->dim, w->q);
     if (h->dv)
@@ -167,7 +167,7 @@ static void prepare(const struct pl_att_block *b, const struct head *h, struct w
     memset(w->lse, 0, sizeof(w->lse));
     memset(w->mean, 0, sizeof(w->mean));
     for (size_t t = 0; t < b->n; t++)
-        w->lse[t] = h->lse[b->t0 + t] * (float)PL_LOG2E;
+        w->lse[t] = h->lse[b->t0 + t];
     if (!h->dq && !h->dk)
         return;
     pl_att_pack_lanes(dy, a->dy_at.time, b->n, a->dim, w->dy_lanes);
@@ -220,7 +220,6 @@ static void one_head(const struct head *h, struct work *w)
         struct pl_att_block b = {.a = a, .t0 = t, .n = PL_MIN(size, a->time - t)};
 
         b.panels = (b.n + PL_NR - 1) / PL_NR;
-        b.scale = (float)(a->scale * PL_LOG2E);
         prepare(&b, h, w);
         while (pl_att_next_keys(&b)) {
             scores(&b, h, w);

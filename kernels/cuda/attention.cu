@@ -59,7 +59,7 @@ __device__ __forceinline__ void exponentials(const struct pl_attention_args &a,
         for (unsigned j = 0; j < 4; j++) {
             bool seen = att_sees(a, t0 + 4 * att_y() + i, k0 + 4 * att_x() + j);
 
-            s[i][j] = seen ? s[i][j] * (R)a.scale : (R)-INFINITY;
+            s[i][j] = seen ? att_times(s[i][j], (R)a.scale) : (R)-INFINITY;
             max = s[i][j] > max || s[i][j] != s[i][j] ? s[i][j] : max;
         }
         max = rows_max(max);

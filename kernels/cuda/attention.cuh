@@ -45,6 +45,26 @@ static __device__ __forceinline__ att_rows<T> att_head(const void *p,
     return att_rows<T>{(T *)p + (p ? batch * at.batch + head * at.head : 0), at.time, n, dim};
 }
 
+/* a b, rounded by itself: backward's scores are forward's, to the bit, and one that is its row's
+ * logarithm of sums has the probability 1, however large it is. */
+static __device__ __forceinline__ float att_times(float a, float b)
+{
+#ifdef __CUDA_ARCH__
+    return __fmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
+static __device__ __forceinline__ double att_times(double a, double b)
+{
+#ifdef __CUDA_ARCH__
+    return __dmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
+
 static __device__ __forceinline__ unsigned att_y()
 {
     return threadIdx.x / 16;

@@ -71,7 +71,7 @@ probabilities(const struct pl_attention_args &a, const R *lse, size_t t0, size_t
 
         PL_UNROLL
         for (unsigned j = 0; j < 4; j++) {
-            R x = s[i][j] * (R)a.scale - of_query;
+            R x = att_times(s[i][j], (R)a.scale) - of_query;
             bool seen = t < a.time && att_sees(a, t, k0 + 4 * att_x() + j);
 
             s[i][j] = seen ? exp(x > 0 ? 0 : x) : 0;

@@ -230,6 +230,55 @@ static void far_apart(const struct pl_kernels *ref, const struct pl_kernels *got
     check_end_case();
 }
 
+/* The key that a query of one_hot() sees all of. */
+static size_t key_of(const struct pl_attention_args *a, float *k, size_t b, size_t h, size_t t)
+{
+    float sign = *row((float *)(uintptr_t)a->q, &a->q_at, b, t, h);
+    size_t best = 0;
+
+    for (size_t j = 1; j < (a->causal ? t + 1 : a->keys); j++)
+        if (sign * *row(k, &a->k_at, b, j, h) > sign * *row(k, &a->k_at, b, best, h))
+            best = j;
+    return best;
+}
+
+/* Each probability is 0 or 1, however large the scores are: dv is a sum of rows of dy. */
+static void one_hot(const struct pl_kernels *got)
+{
+    struct pl_attention_args a = random_shape();
+    struct arrays x;
+    double *want;
+
+    if (check_storage() != PL_REAL_F32) /* lse comes back in f32 */
+        return;
+    a.dim = 1;
+    a.scale = check_random(2) ? 1000.7 : 3e6;
+    a.dv_add = false;
+    x = make(&a, FILL_RANDOM);
+    want = check_doubles(a.batch * a.heads * a.keys);
+    memset(want, 0, a.batch * a.heads * a.keys * sizeof(*want));
+    for (size_t b = 0; b < a.batch; b++)
+        for (size_t h = 0; h < a.heads; h++) {
+            for (size_t t = 0; t < a.time; t++)
+                *row(x.q, &a.q_at, b, t, h) = t % 3 ? 1.1f : -1.3f;
+            for (size_t t = 0; t < a.keys; t++)
+                *row(x.k, &a.k_at, b, t, h) = (float)(t + 1) * (t % 2 ? 1.37f : -1.61f);
+            for (size_t t = 0; t < a.time; t++)
+                want[(b * a.heads + h) * a.keys + key_of(&a, x.k, b, h, t)] +=
+                    *row(x.dy, &a.dy_at, b, t, h);
+        }
+    use(&a, &x, 1, 4);
+    got->attention_forward(&a);
+    got->attention_backward(&a);
+    for (size_t i = 0; i < a.batch * a.heads * a.keys; i++) {
+        size_t b = i / a.keys / a.heads, h = i / a.keys % a.heads, t = i % a.keys;
+
+        check_close("dv", i, *row(x.dv[1], &a.dv_at, b, t, h), want[i],
+                    4 * (double)a.time * CHECK_EPS);
+    }
+    check_end_case();
+}
+
 static const struct pl_kernels *threaded;
 
 static void forward_threaded(void *args)
@@ -314,6 +363,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         not_a_number(got);
         no_keys(ref, got);
         far_apart(ref, got);
+        one_hot(got);
     }
     for (size_t n = 0; n < check_many(5, 1); n++)
         threads(got);
