@@ -6,6 +6,8 @@
 #ifndef PL_OPS_H
 #define PL_OPS_H
 
+#include <errno.h>
+
 #include "plume/module.h" /* which includes this at its end; whichever is first, both are there */
 
 /* The number in struct plume_op_args' `i` that is not 0 if an op is to run in f32 at each level of
@@ -29,6 +31,14 @@ static inline plume_tensor *plume_op_call(struct plume_context *pl,
                                           const struct plume_op_args *args)
 {
     return pl->api->op(pl, op, in, n_in, args);
+}
+
+/* Fails, with a text such as "lstm: x, w_ih or w_hh is NULL"; an earlier failure stays the reason.
+ * Returns NULL. */
+static inline plume_tensor *plume_refuse_null(struct plume_context *pl, const char *text)
+{
+    pl->api->fail(pl, -EINVAL, text);
+    return NULL;
 }
 
 /* act(x w^T + b). x [..., in], w [out, in], b [out] or NULL; the result is [..., out]. If the last

@@ -104,15 +104,19 @@ static inline plume_tensor *plume_attention_with(struct plume_context *pl,
     plume_tensor *scores, *any, *y;
 
     if (!q || !k || !v)
-        return NULL;
-    if (pl->api->shape(q, qs) != 3 || pl->api->shape(k, ks) != 3 || pl->api->shape(v, vs) != 3 ||
-        how->heads == 0 || how->heads % kv || qs[2] % how->heads || ks[2] % kv || vs[2] % kv ||
-        ks[2] / kv != qs[2] / how->heads || ks[1] != vs[1] || ks[0] != qs[0] || vs[0] != qs[0]) {
-        pl->api->fail(pl, -EINVAL,
-                      "plume_attention_with: wanted: q [batch, time, heads dim], k [batch, keys, "
-                      "kv_heads dim], v [batch, keys, kv_heads any], and kv_heads divides heads");
-        return NULL;
-    }
+        return plume_refuse_null(pl, "attention_with: q, k or v is NULL");
+    if (pl->api->shape(q, qs) != 3 || pl->api->shape(k, ks) != 3 || how->heads == 0 ||
+        how->heads % kv || qs[2] % how->heads || ks[2] % kv || ks[2] / kv != qs[2] / how->heads ||
+        ks[0] != qs[0])
+        return plume_refuse_two(pl,
+                                "attention_with: wanted: q [batch, time, heads dim], k [batch, "
+                                "keys, kv_heads dim], and kv_heads divides heads",
+                                q, k);
+    if (pl->api->shape(v, vs) != 3 || vs[2] % kv || ks[1] != vs[1] || vs[0] != qs[0])
+        return plume_refuse_two(pl,
+                                "attention_with: wanted: k [batch, keys, kv_heads dim], v [batch, "
+                                "keys, kv_heads any]",
+                                k, v);
     dim = qs[2] / how->heads;
     if (!how->mask && how->dropout <= 0 && how->scale == 0 && kv == how->heads && qs[1] == ks[1] &&
         ks[2] == vs[2])

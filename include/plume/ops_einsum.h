@@ -335,7 +335,7 @@ plume_einsum_all(struct plume_context *pl, const char *form, size_t n, plume_ten
     for (size_t k = 0; k < n; k++) {
         list[k] = (struct plume_lettered){tensors[k], ""};
         if (!tensors[k])
-            return NULL;
+            return plume_refuse_null(pl, "einsum: a tensor is NULL");
     }
     if (pl_einsum_read(pl, form, n, list, out, sizes) < 0)
         return NULL;

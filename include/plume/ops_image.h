@@ -74,7 +74,7 @@ static inline plume_tensor *plume_with_height(struct plume_context *pl, plume_te
     size_t shape[PLUME_RANK_MAX + 1] = {1, 1, 1, 1}, rank = x ? pl->api->shape(x, shape) : 0;
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "conv1d: x or w is NULL");
     if (rank != (with ? 3u : 4u)) {
         pl->api->fail(pl, -EINVAL,
                       "plume_conv1d: wanted: x [batch, in, time], w [out, in / groups, kernel]");
@@ -178,7 +178,7 @@ plume_adaptive_max_pool(struct plume_context *pl, plume_tensor *x, size_t dim, s
     size_t n = dim < rank ? shape[dim] : 0, parted[4] = {1, size, 1, 1};
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "adaptive max pool: x is NULL");
     if (dim >= rank)
         return plume_refuse_dims(pl, "adaptive max pool", dim, rank);
     if (size == 0 || n > 0x7fffffff || n % size >= 0x7fffffff / size) {

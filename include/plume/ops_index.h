@@ -179,7 +179,7 @@ static inline plume_tensor *plume_pad(struct plume_context *pl,
     plume_tensor *list[3];
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "pad: x is NULL");
     if (dim >= rank) {
         pl->api->fail(pl, -EINVAL, "plume_pad: the tensor does not have this dimension");
         return NULL;

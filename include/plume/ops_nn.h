@@ -290,13 +290,17 @@ static inline plume_tensor *plume_groupnorm(struct plume_context *pl,
                                             plume_tensor *beta,
                                             double eps)
 {
-    size_t shape[PLUME_RANK_MAX] = {1, 1}, rank = x ? pl->api->shape(x, shape) : 2;
+    size_t shape[PLUME_RANK_MAX] = {1, 1}, rank = x ? pl->api->shape(x, shape) : 0;
     size_t grouped[3] = {shape[0], groups, 0}, channels[PLUME_RANK_MAX];
     plume_tensor *y;
+    char text[128];
 
+    if (!x)
+        return plume_refuse_null(pl, "groupnorm: x is NULL");
     if (rank < 2 || groups == 0 || shape[1] % groups != 0) {
-        pl->api->fail(pl, -EINVAL,
-                      "plume_groupnorm: the channels cannot be divided into these groups");
+        snprintf(text, sizeof(text), "groupnorm: %zu groups do not divide the %zu channels", groups,
+                 rank < 2 ? 0 : shape[1]);
+        pl->api->fail(pl, -EINVAL, text);
         return NULL;
     }
     y = plume_layernorm(pl, plume_reshape(pl, x, 3, grouped), NULL, NULL, eps);

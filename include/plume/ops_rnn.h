@@ -28,13 +28,11 @@ static inline plume_tensor *plume_lstm(struct plume_context *pl,
     struct plume_op_args args = {{c != NULL}, {0}};
 
     if (!x || !w_ih || !w_hh)
-        return NULL;
+        return plume_refuse_null(pl, "lstm: x, w_ih or w_hh is NULL");
     if (pl->api->shape(x, shape) != 3 || pl->api->shape(w_hh, weights) != 2 ||
-        weights[0] != 4 * weights[1]) {
-        pl->api->fail(pl, -EINVAL,
-                      "plume_lstm: wanted: x [batch, time, in], w_hh [4 hidden, hidden]");
-        return NULL;
-    }
+        weights[0] != 4 * weights[1])
+        return plume_refuse_two(pl, "lstm: wanted: x [batch, time, in], w_hh [4 hidden, hidden]", x,
+                                w_hh);
     state[0] = shape[0];
     state[1] = weights[1];
     for (size_t i = 2; i < 4 && (in[2] || in[3]); i++)
@@ -75,13 +73,11 @@ static inline plume_tensor *plume_gru(struct plume_context *pl,
     struct plume_op_args args = {{b_hh != NULL}, {0}};
 
     if (!x || !w_ih || !w_hh)
-        return NULL;
+        return plume_refuse_null(pl, "gru: x, w_ih or w_hh is NULL");
     if (pl->api->shape(x, shape) != 3 || pl->api->shape(w_hh, weights) != 2 ||
-        weights[0] != 3 * weights[1]) {
-        pl->api->fail(pl, -EINVAL,
-                      "plume_gru: wanted: x [batch, time, in], w_hh [3 hidden, hidden]");
-        return NULL;
-    }
+        weights[0] != 3 * weights[1])
+        return plume_refuse_two(pl, "gru: wanted: x [batch, time, in], w_hh [3 hidden, hidden]", x,
+                                w_hh);
     in[0] = plume_linear(pl, x, w_ih, b_ih, PLUME_IDENTITY);
     if (b_hh)
         in[n++] = b_hh;

@@ -50,7 +50,7 @@ static inline plume_tensor *plume_add_dim(struct plume_context *pl, plume_tensor
     size_t shape[PLUME_RANK_MAX + 1] = {1}, rank = x ? pl->api->shape(x, shape) : 0;
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "add_dim: x is NULL");
     if (dim > rank)
         return plume_refuse_dims(pl, "add_dim", dim, rank + 1);
     for (size_t d = rank; d > dim; d--)
@@ -87,7 +87,7 @@ static inline plume_tensor *plume_flip(struct plume_context *pl, plume_tensor *x
     size_t shape[PLUME_RANK_MAX] = {1}, rank = x ? pl->api->shape(x, shape) : 0;
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "flip: x is NULL");
     if (dim >= rank)
         return plume_refuse_dims(pl, "flip", dim, rank);
     return plume_index_select(pl, x, dim, plume_range(pl, shape[dim], (int64_t)shape[dim] - 1, -1));
@@ -103,7 +103,7 @@ plume_roll(struct plume_context *pl, plume_tensor *x, size_t dim, int64_t shift)
     int64_t n, by;
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "roll: x is NULL");
     if (dim >= rank)
         return plume_refuse_dims(pl, "roll", dim, rank);
     n = (int64_t)shape[dim];
@@ -125,7 +125,7 @@ plume_columns_less_rows(struct plume_context *pl, plume_tensor *x, const char *n
     plume_tensor *place, *width;
 
     if (!x)
-        return NULL;
+        return plume_refuse_null(pl, "tril or triu: x is NULL");
     if (rank < 2)
         return plume_refuse_dims(pl, name, 1, rank);
     last = shape + rank - 2;
@@ -165,7 +165,7 @@ static inline plume_tensor *plume_scatter(
     plume_tensor *none, *times, *put;
 
     if (!x || !src)
-        return NULL;
+        return plume_refuse_null(pl, "scatter: x or src is NULL");
     none = plume_full(pl, rx, sx, 0);
     times = plume_scatter_add(pl, none, dim, index, plume_full(pl, rs, ss, 1));
     put = plume_scatter_add(pl, none, dim, index, src);

@@ -185,6 +185,19 @@ static int api_fail(struct plume_context *pl, int code, const char *text)
     return pl_context_refuse(of(pl), code ? code : -EINVAL, "%s", text);
 }
 
+static void refuse_input(struct pl_context *ctx,
+                         enum plume_op op,
+                         const struct plume_op_args *args,
+                         size_t n_in,
+                         size_t i,
+                         const char *text)
+{
+    char name[64];
+
+    pl_op_input_name(op, args, n_in, i, name, sizeof(name));
+    pl_context_refuse(ctx, -EINVAL, "%s: %s %s", pl_op_name(op, args), name, text);
+}
+
 static plume_tensor *api_op(struct plume_context *pl,
                             enum plume_op op,
                             plume_tensor *const *in,
@@ -197,13 +210,14 @@ static plume_tensor *api_op(struct plume_context *pl,
     int r;
 
     if (!ctx->tape)
-        pl_context_refuse(ctx, -EINVAL, "%s: ops may only be called in a step", pl_op_name(op));
-    for (size_t i = 0; i < n_in; i++) /* a NULL follows from an earlier failure */
-        if (!in[i] && ctx->error.code == 0)
-            pl_context_refuse(ctx, -EINVAL, "%s: input %zu is NULL", pl_op_name(op), i);
-    for (size_t i = 0; i < n_in && ctx->error.code == 0; i++)
-        if (!pl_context_is_of_step(ctx, in[i]))
-            pl_context_refuse(ctx, -EINVAL, "%s: input %zu " PL_IS_OF_EARLIER, pl_op_name(op), i);
+        pl_context_refuse(ctx, -EINVAL, "%s: ops may only be called in a step",
+                          pl_op_name(op, args));
+    for (size_t i = 0; i < n_in && ctx->error.code == 0; i++) /* a NULL follows from a failure */
+        if (!in[i])
+            refuse_input(ctx, op, args, n_in, i,
+                         "is NULL: make it first, a parameter in hook configure");
+        else if (!pl_context_is_of_step(ctx, in[i]))
+            refuse_input(ctx, op, args, n_in, i, PL_IS_OF_EARLIER);
     if (ctx->error.code)
         return NULL;
     r = pl_op_call(ctx->tape, op, in, n_in, args, &t, &err);

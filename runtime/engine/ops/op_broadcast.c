@@ -189,10 +189,14 @@ int pl_build_expand(struct pl_tape *tape,
     if (r < 0)
         return r;
     if (!pl_op_all_real(req) || t->rank > what.rank)
-        return pl_op_refuse(req, "needs real numbers, and at most so many dimensions", err);
+        return pl_op_refuse_as(req, err, "needs real numbers, and at most %zu dimensions",
+                               what.rank);
     for (size_t d = 0; d < what.rank; d++)
         if (size_at(t, what.rank, d) != 1 && size_at(t, what.rank, d) != what.shape[d])
-            return pl_op_refuse(req, "only dimensions of 1 are repeated", err);
+            return pl_op_refuse_as(req, err,
+                                   "only dimensions of 1 are repeated, and dimension %zu is to be "
+                                   "%zu",
+                                   d, what.shape[d]);
     r = expand_to(tape, &t, what.rank, what.shape, 0, err);
     if (r == 0)
         *ret = t;

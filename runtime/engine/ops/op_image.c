@@ -126,8 +126,9 @@ int pl_build_conv2d(struct pl_tape *tape,
         return pl_error_set(err, -EINVAL, "conv2d: only relu can be fused; call plume_activate()");
     for (size_t d = 0; d < 2; d++)
         if (windows(x->shape[2 + d], w->shape[2 + d], stride, pad) == 0)
-            return pl_op_refuse(req, "the kernel does not fit, or stride or padding are wrong",
-                                err);
+            return pl_op_refuse_as(req, err,
+                                   "the kernel does not fit with stride %lld and padding %lld",
+                                   (long long)stride, (long long)pad);
     return pl_op_plain_conv(tape, req, (size_t[]){(size_t)stride, (size_t)stride},
                             (size_t[]){(size_t)pad, (size_t)pad}, act, ret, err);
 }
@@ -244,12 +245,16 @@ int pl_build_pool2d(struct pl_tape *tape,
         return pl_op_refuse(req, "wanted: x [batch, channels, height, width]", err);
     if (kernel < 1 || kernel > 16 || pad < 0 || 2 * pad > kernel)
         return pl_error_set(err, -EINVAL,
-                            "%s: windows are 1 to 16 wide, and the padding at most half of that",
-                            req->name);
+                            "%s: windows are 1 to 16 wide, and the padding at most half of that, "
+                            "not %lld and %lld",
+                            req->name, (long long)kernel, (long long)pad);
     for (size_t d = 0; d < 2; d++) {
         what.shape[2 + d] = windows(x->shape[2 + d], (size_t)kernel, stride, pad);
         if (what.shape[2 + d] == 0)
-            return pl_op_refuse(req, "the window does not fit, or the stride is wrong", err);
+            return pl_op_refuse_as(req, err,
+                                   "a window of %lld does not fit with stride %lld and padding "
+                                   "%lld",
+                                   (long long)kernel, (long long)stride, (long long)pad);
         what.attr.i[STRIDE_H + d] = stride;
         what.attr.i[PAD_H + d] = pad;
     }

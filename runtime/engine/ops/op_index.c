@@ -12,8 +12,7 @@ int pl_op_split_at(const struct pl_op_request *req,
     if (!pl_dtype_is_real(x->dtype) || x->count == 0)
         return pl_op_refuse(req, "needs real numbers", err);
     if (dim < 0 || (uint64_t)dim >= x->rank)
-        return pl_error_set(err, -EINVAL, "%s: there is no dimension %lld among %zu", req->name,
-                            (long long)dim, x->rank);
+        return pl_op_refuse_as(req, err, "there is no dimension %lld", (long long)dim);
     ret[0] = ret[1] = ret[2] = 1;
     for (size_t d = 0; d < x->rank; d++)
         ret[(int64_t)d < dim ? 0 : (int64_t)d > dim ? 2 : 1] *= (int64_t)x->shape[d];

@@ -96,6 +96,10 @@ enum plume_dtype pl_op_real_of(const struct pl_tape *tape);
 /* -EINVAL: "NAME: WHAT: f32[2, 3], f32[4]". */
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err);
 
+/* The same; WHAT is formatted. */
+PL_PRINTF(3, 4)
+int pl_op_refuse_as(const struct pl_op_request *req, struct pl_error *err, const char *fmt, ...);
+
 /* For eps and the like, of which 0 means the default. -EINVAL: "NAME: EPS is -1: must be ...". */
 int pl_op_check_positive(const struct pl_op_request *req,
                          const char *name,

@@ -64,6 +64,18 @@ static bool reshape_strides(const plume_tensor *t, struct pl_apply *what)
     return true;
 }
 
+/* The shape that a module asks for. */
+static int refuse_shape(const struct pl_op_request *req, struct pl_error *err)
+{
+    plume_tensor asked = {.rank = (size_t)req->args.i[0]};
+    char text[128];
+
+    for (size_t i = 0; i < asked.rank; i++)
+        asked.shape[i] = (size_t)req->args.i[i + 1];
+    return pl_op_refuse_as(req, err, "the new shape %s has another number of elements",
+                           strchr(pl_tensor_text(&asked, text, sizeof(text)), '['));
+}
+
 int pl_build_reshape(struct pl_tape *tape,
                      const struct pl_op_request *req,
                      plume_tensor **ret,
@@ -73,8 +85,11 @@ int pl_build_reshape(struct pl_tape *tape,
     size_t count = 1, open = SIZE_MAX;
 
     what.rank = (size_t)req->args.i[0];
-    if (what.rank > PLUME_RANK_MAX || req->in[0]->count == 0)
-        return pl_op_refuse(req, "too many dimensions, or no elements", err);
+    if (what.rank > PLUME_RANK_MAX)
+        return pl_op_refuse_as(req, err, "%lld dimensions are more than %d",
+                               (long long)req->args.i[0], PLUME_RANK_MAX);
+    if (req->in[0]->count == 0)
+        return pl_op_refuse(req, "it has no elements", err);
     for (size_t i = 0; i < what.rank; i++) {
         what.shape[i] = (size_t)req->args.i[i + 1];
         if (what.shape[i] == 0 && open == SIZE_MAX) {
@@ -82,10 +97,10 @@ int pl_build_reshape(struct pl_tape *tape,
             what.shape[i] = 1;
         }
         if (__builtin_mul_overflow(count, what.shape[i], &count) || count > req->in[0]->count)
-            return pl_op_refuse(req, "the new shape has another number of elements", err);
+            return refuse_shape(req, err);
     }
     if (count == 0 || req->in[0]->count % count || (open == SIZE_MAX && count != req->in[0]->count))
-        return pl_op_refuse(req, "the new shape has another number of elements", err);
+        return refuse_shape(req, err);
     if (open != SIZE_MAX)
         what.shape[open] = req->in[0]->count / count;
     if (!reshape_strides(req->in[0], &what)) {
@@ -110,9 +125,12 @@ int pl_build_slice(struct pl_tape *tape,
     uint64_t dim = (uint64_t)req->args.i[0], first = (uint64_t)req->args.i[1];
     uint64_t count = (uint64_t)req->args.i[2];
 
-    if (dim >= what.rank || count == 0 || first >= what.shape[dim] ||
-        count > what.shape[dim] - first)
-        return pl_op_refuse(req, "exceeds the tensor", err);
+    if (dim >= what.rank)
+        return pl_op_refuse_as(req, err, "there is no dimension %lld", (long long)dim);
+    if (count == 0 || first >= what.shape[dim] || count > what.shape[dim] - first)
+        return pl_op_refuse_as(req, err,
+                               "%lld elements from element %lld of dimension %llu on are asked for",
+                               (long long)count, (long long)first, (unsigned long long)dim);
     what.shape[dim] = count;
     what.offset = first * what.stride[dim];
     return pl_tape_apply(tape, &what, ret, err);
@@ -131,7 +149,10 @@ int pl_build_permute(struct pl_tape *tape,
         uint64_t from = (uint64_t)req->args.i[i];
 
         if (from >= x->rank || seen & 1u << from)
-            return pl_op_refuse(req, "the order does not name each dimension once", err);
+            return pl_op_refuse_as(req, err,
+                                   "the order does not name each dimension once: element %zu is "
+                                   "%lld",
+                                   i, (long long)req->args.i[i]);
         seen |= 1u << from;
         what.attr.i[0] |= (int64_t)(from << (4 * i));
         what.shape[i] = x->shape[from];
@@ -220,7 +241,7 @@ int pl_build_cat(struct pl_tape *tape,
     uint64_t dim = (uint64_t)req->args.i[0];
 
     if (dim >= first->rank)
-        return pl_op_refuse(req, "no such dimension", err);
+        return pl_op_refuse_as(req, err, "there is no dimension %lld", (long long)dim);
     what.attr.i[0] = (int64_t)dim;
     what.shape[dim] = 0;
     for (size_t i = 0; i < req->n_in; i++) {
@@ -228,7 +249,10 @@ int pl_build_cat(struct pl_tape *tape,
 
         if (t->count == 0 || !fits(t, first, dim) ||
             (t->dtype != first->dtype && !pl_op_all_real(req)))
-            return pl_op_refuse(req, "shapes differ in another dimension, or types differ", err);
+            return pl_op_refuse_as(req, err,
+                                   "along dimension %llu, input %zu differs from input 0 in "
+                                   "another dimension, or in its type",
+                                   (unsigned long long)dim, i);
         what.shape[dim] += t->shape[dim];
     }
     return pl_tape_apply(tape, &what, ret, err);

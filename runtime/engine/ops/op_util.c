@@ -3,6 +3,7 @@
 #include "runtime/engine/ops/op_private.h"
 
 #include <math.h>
+#include <stdarg.h>
 
 int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_error *err)
 {
@@ -14,6 +15,17 @@ int pl_op_refuse(const struct pl_op_request *req, const char *what, struct pl_er
     if (req->n_in > 6)
         pl_buf_adds(&list, ", ...");
     return pl_error_set(err, -EINVAL, "%s: %s: %s", req->name, what, pl_buf_str(&list));
+}
+
+int pl_op_refuse_as(const struct pl_op_request *req, struct pl_error *err, const char *fmt, ...)
+{
+    char what[256];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof(what), fmt, ap);
+    va_end(ap);
+    return pl_op_refuse(req, what, err);
 }
 
 int pl_op_check_positive(const struct pl_op_request *req,

@@ -26,7 +26,16 @@ int pl_op_check_labels(const struct pl_tape *tape, struct pl_error *err);
 /* True for in[0] / in[1]. */
 bool pl_op_divides(const struct pl_node *node);
 
-/* Returns "linear"; "?" for an unknown op. */
-const char *pl_op_name(enum plume_op op);
+/* Returns the name of the function that calls the op with these numbers (NULL: all zero), such as
+ * "linear"; "?" for an unknown op. */
+const char *pl_op_name(enum plume_op op, const struct plume_op_args *args);
+
+/* "w (input 1)" into buf, always terminated: the name of an argument, if it has one. */
+void pl_op_input_name(enum plume_op op,
+                      const struct plume_op_args *args,
+                      size_t n_in,
+                      size_t i,
+                      char *buf,
+                      size_t size);
 
 #endif

@@ -90,6 +90,22 @@ static int check_name(const struct pl_params *params, const char *name, struct p
     return taken ? pl_error_set(err, -EEXIST, "parameter '%s' is declared twice", name) : 0;
 }
 
+static int refuse_shape(
+    const char *what, const char *name, size_t rank, const size_t *shape, struct pl_error *err)
+{
+    plume_tensor t = {.rank = rank};
+    char text[160];
+
+    if (rank > PLUME_RANK_MAX)
+        return pl_error_set(err, -EINVAL, "%s '%s' has %zu dimensions: there are at most %d", what,
+                            name, rank, PLUME_RANK_MAX);
+    memcpy(t.shape, shape, rank * sizeof(*shape));
+    return pl_error_set(err, -EINVAL,
+                        "%s '%s' has the shape %s: each size must be at least 1, and their product "
+                        "fit into 64 bits",
+                        what, name, strchr(pl_tensor_text(&t, text, sizeof(text)), '['));
+}
+
 int pl_params_declare_buffer(struct pl_params *params,
                              const char *name,
                              enum plume_init init,
@@ -112,8 +128,11 @@ int pl_params_declare_buffer(struct pl_params *params,
     if (!b.name || !b.tensor) {
         r = pl_error_nomem(err);
     } else if (pl_tensor_init(b.tensor, pl_dtype_of_real(params->real), rank, shape) < 0 ||
-               b.tensor->count == 0 || init > PLUME_INIT_ONE) {
-        r = pl_error_set(err, -EINVAL, "buffer '%s' has an invalid shape or initial value", name);
+               b.tensor->count == 0) {
+        r = refuse_shape("buffer", name, rank, shape, err);
+    } else if (init > PLUME_INIT_ONE) {
+        r = pl_error_set(err, -EINVAL, "buffer '%s' starts with zeros or ones, not as init %d",
+                         name, (int)init);
     } else {
         r = pl_device_alloc_zero(params->dev, b.tensor->count * pl_real_size(params->real),
                                  "buffers", &b.tensor->data, err);
@@ -166,7 +185,7 @@ int pl_params_declare(struct pl_params *params,
     }
     r = pl_tensor_init(p->tensor, pl_dtype_of_real(params->real), rank, shape);
     if (r < 0 || p->tensor->count == 0) {
-        r = pl_error_set(err, -EINVAL, "parameter '%s' has an invalid shape", name);
+        r = refuse_shape("parameter", name, rank, shape, err);
         goto fail;
     }
     p->initial.kind = init;
