@@ -71,12 +71,16 @@ struct header {
     size_t bytes; /* per element in the file */
 };
 
-static int parse_shape(struct scan *s, struct plume_array *a)
+static int parse_shape(struct scan *s, struct plume_array *a, struct pl_error *err)
 {
     if (!take(s, '('))
         return -EINVAL;
     while (!take(s, ')')) {
-        if (a->rank == PLUME_RANK_MAX || !number(s, &a->shape[a->rank]))
+        if (a->rank == PLUME_RANK_MAX)
+            return pl_error_set(err, -ENOTSUP,
+                                "arrays of more than %d dimensions are not supported",
+                                PLUME_RANK_MAX);
+        if (!number(s, &a->shape[a->rank]))
             return -EINVAL;
         a->rank++;
         if (!take(s, ',')) {
@@ -136,7 +140,7 @@ static int parse_header(struct scan *s, struct header *h, struct pl_error *err)
             r = word(s, "False") ? 0 : -EINVAL;
             have_order = true;
         } else if (strcmp(key, "shape") == 0 && !have_shape) {
-            r = parse_shape(s, &h->array);
+            r = parse_shape(s, &h->array, err);
             have_shape = true;
         } else {
             return -EINVAL;
@@ -149,7 +153,8 @@ static int parse_header(struct scan *s, struct header *h, struct pl_error *err)
             break;
         }
     }
-    return have_descr && have_order && have_shape ? 0 : -EINVAL;
+    blanks(s); /* anything else: the header's length is wrong, and so is where the data begin */
+    return s->p == s->end && have_descr && have_order && have_shape ? 0 : -EINVAL;
 }
 
 /* NumPy's default integers have 64 bits; ours have 32. */

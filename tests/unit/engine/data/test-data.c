@@ -78,8 +78,8 @@ static void test_npy_refuses(void **state)
         {"{'descr': '<i8', 'fortran_order': False, 'shape': (1,), }", "not fit into 32", -ERANGE},
         {"{'descr': '|u1', 'fortran_order': True, 'shape': (1,), }", "Fortran", -ENOTSUP},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (9,), }", "truncated", -EINVAL},
-        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,2,3,4,5,6), }", "malformed",
-         -EINVAL},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,2,3,4,5,6), }",
+         "more than 5 dimensions", -ENOTSUP},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999,), }",
          "malformed", -EINVAL},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (4294967296,4294967296), }",
@@ -89,6 +89,7 @@ static void test_npy_refuses(void **state)
          -EINVAL},
         {"{'descr': '|u1', 'fortran_order': 0, 'shape': (1,)}", "malformed", -EINVAL},
         {"{'descr': '|u1", "structured", -ENOTSUP},
+        {"{'descr': '|u1', 'fortran_order': False, 'shape': (1,)} 1", "malformed", -EINVAL},
         {"", "malformed", -EINVAL},
     };
     struct plume_array a = {.rank = 77};
