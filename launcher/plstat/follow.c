@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "launcher/plstat/follow.h"
-#include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
-#include "common/base/term.h"
-#include "common/base/utf8.h"
 #include "common/run/output_ranks.h"
+#include "launcher/plstat/lines.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -22,10 +20,9 @@
 #define NAME_SIZE 32
 
 struct source {
-    unsigned rank;
     bool err;
     bool known; /* it was open once: dev, ino and mtime are those of that file */
-    bool complained, returned;
+    bool complained;
     int fd; /* negative: none is kept */
     dev_t dev;
     ino_t ino;
@@ -33,10 +30,8 @@ struct source {
     off_t at; /* the place of reading */
     char last[KNOWN_BYTES];
     size_t n_last;
-    struct pl_buf line; /* has no end yet */
-    bool shown;         /* a part of it was written */
-    uint64_t line_ns;   /* its last bytes came */
-    uint64_t hole_ns;   /* a zero on NFS was seen; 0: none */
+    struct pl_line line;
+    uint64_t hole_ns; /* a zero on NFS was seen; 0: none */
 };
 
 struct pl_follow {
@@ -46,9 +41,8 @@ struct pl_follow {
     struct source **sources; /* by rank, out before err */
     size_t n;
     size_t n_kept, max_kept;
-    bool label, first, nfs, unreadable;
-    struct source *open; /* the output ends with a part of its line */
-    struct pl_buf out;
+    bool first, nfs, unreadable;
+    struct pl_lines out;
     char *chunk;
 };
 
@@ -69,6 +63,7 @@ int pl_follow_create(const char *dir,
         return pl_error_nomem(err);
     f->options = *options;
     f->ops = *ops;
+    f->out = (struct pl_lines){.write = ops->write, .ctx = ops->ctx};
     f->first = true;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > OTHER_FILES)
         f->max_kept = PL_MIN((size_t)limit.rlim_cur - OTHER_FILES, (size_t)KEPT_MAX);
@@ -83,19 +78,19 @@ void pl_follow_destroy(struct pl_follow *f)
     for (size_t i = 0; i < f->n; i++) {
         if (f->sources[i]->fd >= 0)
             close(f->sources[i]->fd);
-        pl_buf_finish(&f->sources[i]->line);
+        pl_buf_finish(&f->sources[i]->line.text);
         free(f->sources[i]);
     }
     free(f->sources);
     free(f->dir);
     free(f->chunk);
-    pl_buf_finish(&f->out);
+    pl_buf_finish(&f->out.text);
     free(f);
 }
 
 void pl_follow_label(struct pl_follow *f)
 {
-    f->label = true;
+    f->out.label = true;
 }
 
 size_t pl_follow_n_files(const struct pl_follow *f)
@@ -110,129 +105,14 @@ bool pl_follow_unreadable(const struct pl_follow *f)
 
 bool pl_follow_several(const struct pl_follow *f)
 {
-    return f->n > 0 && f->sources[0]->rank != f->sources[f->n - 1]->rank;
-}
-
-/* ---- the output ---- */
-
-static int flush(struct pl_follow *f, struct pl_error *err)
-{
-    int r = f->out.len ? f->ops.write(f->ops.ctx, f->out.data, f->out.len, err) : 0;
-
-    f->out.len = 0;
-    return r;
-}
-
-/* A tab stays: it moves the cursor forward only. */
-static int add_escaped(struct pl_buf *out, const char *s, size_t len)
-{
-    int r = 0;
-
-    while (len > 0 && r == 0) {
-        const char *tab = memchr(s, '\t', len);
-        size_t n = tab ? (size_t)(tab - s) : len;
-
-        r = pl_term_escape(out, s, n);
-        if (r == 0 && tab)
-            r = pl_buf_addc(out, '\t');
-        n += tab != NULL;
-        s += n;
-        len -= n;
-    }
-    return r;
-}
-
-/* Writes a line, or a part of one: the text of another file breaks it. */
-static int emit(struct pl_follow *f, struct source *s, size_t len, bool ends, struct pl_error *err)
-{
-    bool goes_on = f->open == s;
-    int r = 0;
-
-    if (!goes_on && ends && !len && s->shown) { /* its end alone, after it was broken */
-        s->shown = false;
-        return 0;
-    }
-    if (f->open && !goes_on)
-        r = pl_buf_addc(&f->out, '\n');
-    if (r == 0 && f->label && !goes_on)
-        r = pl_buf_addf(&f->out, "%u: ", s->rank);
-    if (r == 0)
-        r = add_escaped(&f->out, pl_buf_str(&s->line), len);
-    if (r == 0 && ends)
-        r = pl_buf_addc(&f->out, '\n');
-    if (r < 0)
-        return pl_error_nomem(err);
-    pl_buf_consume(&s->line, len);
-    f->open = ends ? NULL : s;
-    s->shown = !ends;
-    return f->out.len >= CHUNK_BYTES ? flush(f, err) : 0;
-}
-
-/* The bytes of the line that do not end within a character. */
-static size_t whole_characters(const struct pl_buf *line)
-{
-    size_t len = line->len, back = 1;
-
-    while (back < 4 && back < len && ((unsigned char)line->data[len - back] & 0xc0) == 0x80)
-        back++;
-    if (back <= len && back < len) {
-        unsigned char c = (unsigned char)line->data[len - back];
-        size_t needed = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-
-        if (needed > back)
-            return len - back;
-    }
-    return len;
-}
-
-static int end_line(struct pl_follow *f, struct source *s, struct pl_error *err)
-{
-    s->returned = false;
-    return s->line.len || s->shown ? emit(f, s, s->line.len, true, err) : 0;
-}
-
-/* Adds bytes of the file. */
-static int
-feed(struct pl_follow *f, struct source *s, const char *data, size_t len, struct pl_error *err)
-{
-    s->line_ns = pl_now_ns();
-    for (size_t i = 0; i < len;) {
-        size_t from = i, room = PL_FOLLOW_LINE_MAX - s->line.len;
-        bool ended, empty;
-        int r;
-
-        while (i < len && i - from < room && data[i] != '\n' && data[i] != '\r')
-            i++;
-        if (i > from)
-            s->returned = false;
-        if (pl_buf_add(&s->line, data + from, i - from) < 0)
-            return pl_error_nomem(err);
-        ended = i < len && (data[i] == '\n' || data[i] == '\r');
-        if (!ended && s->line.len >= PL_FOLLOW_LINE_MAX) {
-            r = emit(f, s, whole_characters(&s->line), false, err);
-            if (r < 0)
-                return r;
-        }
-        if (!ended)
-            continue;
-        empty = !s->line.len && !s->shown;
-        /* A carriage return has ended the line before its newline, or begins one. */
-        if (!(data[i] == '\n' ? empty && s->returned : empty)) {
-            r = emit(f, s, s->line.len, true, err);
-            if (r < 0)
-                return r;
-        }
-        s->returned = data[i] == '\r' && !empty;
-        i++;
-    }
-    return 0;
+    return f->n > 0 && f->sources[0]->line.rank != f->sources[f->n - 1]->line.rank;
 }
 
 /* ---- files ---- */
 
 static void file_name(const struct source *s, char name[NAME_SIZE])
 {
-    snprintf(name, NAME_SIZE, "rank-%u.%s", s->rank, s->err ? "err" : "out");
+    snprintf(name, NAME_SIZE, "rank-%u.%s", s->line.rank, s->err ? "err" : "out");
 }
 
 static void note(const struct pl_follow *f, const struct source *s, const char *what)
@@ -321,7 +201,7 @@ static int read_file(struct pl_follow *f,
         remember(s, f->chunk, len);
         s->at += (off_t)len;
         *ret_any = true;
-        r = feed(f, s, f->chunk, len, err);
+        r = pl_lines_add(&f->out, &s->line, f->chunk, len, err);
         if (r < 0)
             return r;
         *ret_left = s->at < end;
@@ -416,7 +296,7 @@ static int look(struct pl_follow *f,
     if (st->st_dev != s->dev || st->st_ino != s->ino) {
         r = read_rest(f, s, ret_any, err);
         if (r == 0)
-            r = end_line(f, s, err);
+            r = pl_lines_end(&f->out, &s->line, err);
         begin(f, s, fd, st);
         return r;
     }
@@ -426,7 +306,7 @@ static int look(struct pl_follow *f,
     note(f, s, st->st_size < s->at ? "was truncated" : "was written anew");
     s->at = 0;
     s->n_last = 0;
-    return end_line(f, s, err);
+    return pl_lines_end(&f->out, &s->line, err);
 }
 
 /* Reads one file. */
@@ -462,7 +342,7 @@ static int read_source(struct pl_follow *f,
     if (r == 0 && !idle)
         r = read_file(f, s, fd, st.st_size, f->options.whole, ret_any, &left, err);
     if (r == 0 && f->options.whole)
-        r = end_line(f, s, err);
+        r = pl_lines_end(&f->out, &s->line, err);
     *ret_more |= left;
     forget_fd(f, s);
     if (f->n_kept < f->max_kept) {
@@ -508,7 +388,7 @@ static size_t find(const struct pl_follow *f, unsigned rank, bool err)
         size_t mid = (low + high) / 2;
         const struct source *s = f->sources[mid];
 
-        if (s->rank < rank || (s->rank == rank && s->err < err))
+        if (s->line.rank < rank || (s->line.rank == rank && s->err < err))
             low = mid + 1;
         else
             high = mid;
@@ -522,7 +402,7 @@ static int add_source(struct pl_follow *f, unsigned rank, bool err)
     struct source **more;
     struct source *s;
 
-    if (i < f->n && f->sources[i]->rank == rank && f->sources[i]->err == err)
+    if (i < f->n && f->sources[i]->line.rank == rank && f->sources[i]->err == err)
         return 0;
     more = realloc(f->sources, (f->n + 1) * sizeof(*more));
     if (!more)
@@ -531,7 +411,7 @@ static int add_source(struct pl_follow *f, unsigned rank, bool err)
     s = calloc(1, sizeof(*s));
     if (!s)
         return -ENOMEM;
-    s->rank = rank;
+    s->line.rank = rank;
     s->err = err;
     s->fd = -EBADF;
     memmove(more + i + 1, more + i, (f->n - i) * sizeof(*more));
@@ -572,12 +452,11 @@ static int show_parts(struct pl_follow *f, struct pl_error *err)
     uint64_t now = pl_now_ns();
     int r = 0;
 
-    for (size_t i = 0; i < f->n && r == 0 && !f->label && !pl_follow_several(f); i++) {
-        struct source *s = f->sources[i];
-        size_t len = whole_characters(&s->line);
+    for (size_t i = 0; i < f->n && r == 0 && !f->out.label && !pl_follow_several(f); i++) {
+        struct pl_line *line = &f->sources[i]->line;
 
-        if (len && now - s->line_ns >= PL_FOLLOW_PART_MS * 1000000ull)
-            r = emit(f, s, len, false, err);
+        if (now - line->time_ns >= PL_FOLLOW_PART_MS * 1000000ull)
+            r = pl_lines_show_part(&f->out, line, err);
     }
     return r;
 }
@@ -599,7 +478,7 @@ int pl_follow_pass(struct pl_follow *f, bool *ret_any, bool *ret_more, struct pl
     f->first = false;
     if (r == 0)
         r = show_parts(f, err);
-    return r == 0 ? flush(f, err) : r;
+    return r == 0 ? pl_lines_flush(&f->out, err) : r;
 }
 
 int pl_follow_end(struct pl_follow *f, struct pl_error *err)
@@ -607,6 +486,6 @@ int pl_follow_end(struct pl_follow *f, struct pl_error *err)
     int r = 0;
 
     for (size_t i = 0; i < f->n && r == 0; i++)
-        r = end_line(f, f->sources[i], err);
-    return r == 0 ? flush(f, err) : r;
+        r = pl_lines_end(&f->out, &f->sources[i]->line, err);
+    return r == 0 ? pl_lines_flush(&f->out, err) : r;
 }

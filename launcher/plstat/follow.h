@@ -14,9 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PL_FOLLOW_LINE_MAX 65536 /* bytes of a line that are kept back until it is whole */
-#define PL_FOLLOW_PART_MS 1000   /* with one rank, a part of a line waits no longer for the rest */
-#define PL_FOLLOW_HOLE_MS 5000   /* on NFS, zeros may be bytes that are still under way */
+#define PL_FOLLOW_PART_MS 1000 /* with one rank, a part of a line waits no longer for the rest */
+#define PL_FOLLOW_HOLE_MS 5000 /* on NFS, zeros may be bytes that are still under way */
 
 struct pl_follow_ops {
     /* Takes a part of the output. -errno ends the pass. */
@@ -51,9 +50,7 @@ void pl_follow_label(struct pl_follow *f);
 /* Looks for files, and reads none. True if there are any. */
 bool pl_follow_look(struct pl_follow *f);
 
-/* Writes the lines that have come since the last pass. A line ends with a newline or a carriage
- * return (progress bars), and is escaped (common/base/term.h), except its tabs. A longer line than
- * PL_FOLLOW_LINE_MAX comes in parts.
+/* Writes the lines (lines.h) that have come since the last pass.
  * ret_any   something was read
  * ret_more  a file has more than one pass reads: call again at once
  * Returns 0, -ENOMEM, or the error of ops->write. A folder or file that is not there is empty. */

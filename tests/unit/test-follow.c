@@ -2,6 +2,7 @@
 #include "common/base/buf.h"
 #include "common/base/fs.h"
 #include "launcher/plstat/follow.h"
+#include "launcher/plstat/lines.h"
 #include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
@@ -273,7 +274,7 @@ static void test_follow_pass_of_carriage_returns(void **state)
 static void test_follow_pass_of_long_lines(void **state)
 {
     struct fixture *t = *state;
-    size_t len = 3 * PL_FOLLOW_LINE_MAX + 7;
+    size_t len = 3 * PL_LINES_MAX + 7;
     _cleanup_free_ char *line = malloc(len + 2);
     const char *s;
 
