@@ -89,7 +89,10 @@ static int open_attempt(struct log *log, struct pl_error *err)
 
     if (!dir)
         return pl_error_nomem(err);
-    if (log->follow || pl_file_look(dir) < 0)
+    if (log->follow)
+        return 0;
+    pl_dir_renew(pl_run_dir(log->run)); /* another host makes the trial's folder */
+    if (pl_file_look(dir) < 0)
         return 0;
     log->world = asks_one(log) ? 1 : 0;
     log->begun_ns = 0;
@@ -178,6 +181,7 @@ static int next_attempt(struct log *log, struct pl_error *err)
         return r;
     pl_follow_destroy(PL_TAKE(log->follow));
     log->attempt++;
+    log->asked_ns = 0;       /* it may have ended, too, and its result been seen */
     log->ps->log.lines = -1; /* of the first attempt only */
     if (!text)
         return pl_error_nomem(err);

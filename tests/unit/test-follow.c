@@ -6,13 +6,31 @@
 #include "tests/lib/tmpdir.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cmocka.h>
+
+/* The file system of the folders. */
+static long fs_type;
+int __wrap_fstatfs(int fd, struct statfs *ret);
+int __wrap_fstatfs64(int fd, struct statfs *ret);
+
+int __wrap_fstatfs(int fd, struct statfs *ret)
+{
+    *ret = (struct statfs){.f_type = fs_type};
+    return 0;
+}
+
+int __wrap_fstatfs64(int fd, struct statfs *ret)
+{
+    return __wrap_fstatfs(fd, ret);
+}
 
 struct fixture {
     char dir[64];
@@ -258,6 +276,36 @@ static void test_follow_pass_of_bytes_that_are_no_text(void **state)
     assert_string_equal(seen(t), "\\e[31mred\\x00\\x80\\xff\\x07\tcell\xc3\xa9\\u{202e}\n");
 }
 
+/* Another host's later bytes may be there before its earlier ones, which read as zeros. */
+static void test_follow_pass_of_a_hole_on_nfs(void **state)
+{
+    struct fixture *t = *state;
+    _cleanup_free_ char *path = pl_path_join(t->dir, "rank-0.out");
+    _cleanup_close_ int fd = -EBADF;
+    bool any, more;
+
+    fs_type = NFS_SUPER_MAGIC;
+    start(t);
+    pl_follow_label(t->follow); /* else a part of a line is shown after a second */
+    add(t, "rank-0.out", "one\n");
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "three\n", 6, 8), 6);
+    assert_string_equal(seen(t), "0: one\n");
+    assert_string_equal(seen(t), "");
+    assert_int_equal(pwrite(fd, "two\n", 4, 4), 4);
+    assert_string_equal(seen(t), "0: two\n0: three\n");
+    /* Zeros that stay are the program's own. */
+    assert_int_equal(pwrite(fd, "x\0y\n", 4, 14), 4);
+    for (uint64_t end = pl_now_ns() + 60000000000u; pl_now_ns() < end;) {
+        t->out.len = 0;
+        assert_int_equal(pl_follow_pass(t->follow, &any, &more, NULL), 0);
+        if (any && t->out.len)
+            break;
+    }
+    assert_string_equal(pl_buf_str(&t->out), "0: x\\x00y\n");
+    fs_type = 0;
+}
+
 static void test_follow_pass_of_carriage_returns(void **state)
 {
     struct fixture *t = *state;
@@ -379,6 +427,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_follow_pass_with_few_descriptors, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_bytes_that_are_no_text, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(test_follow_pass_of_a_hole_on_nfs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_carriage_returns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_long_lines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_last_lines, set_up, tear_down),
