@@ -3,6 +3,7 @@
  * 16-bit numbers; and what is left to our own kernels. */
 #include "common/base/macros.h"
 #include "kernels/half.h"
+#include "runtime/engine/cuda/cudnn/attention_key.h"
 #include "tests/unit/engine/cuda/cudnn_fixture.h"
 #include "tests/unit/engine/cuda/said.h"
 
@@ -360,6 +361,30 @@ static void test_plans_and_scratch_are_kept(void **state)
     end();
 }
 
+/* Of f32, as the graph describes them: sums of gradients only where their order may differ. */
+static void test_scratch_has_room_for_its_arrays(void **state)
+{
+    struct pl_attention_args a = make_args(5, 3, 13, 11, 8, false);
+
+    fill();
+    set_arrays(&a, false, false);
+    for (int repeatable = 0; repeatable < 2; repeatable++) {
+        const char *why = NULL;
+        int64_t dims[4], strides[4];
+        struct pl_att_key key;
+
+        assert_true(pl_att_key_of(&a, PL_REAL_BF16, true, repeatable, &key, &why));
+        pl_att_shape(&key, PL_ATT_MEAN, dims, strides);
+        assert_int_equal(dims[0] * dims[1] * dims[2] * dims[3], 5 * 3 * 13);
+        assert_int_equal(pl_att_mean_bytes(&key), 1024); /* 780, on a multiple of 256 */
+        if (!repeatable) {
+            pl_att_shape(&key, PL_ATT_SUM, dims, strides);
+            assert_int_equal(dims[0] * dims[1] * dims[2] * dims[3], 5 * 3 * 13 * 8);
+        }
+        assert_int_equal(pl_att_sum_bytes(&key), repeatable ? 0 : 6400); /* 6240 */
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_short_memory_is_told_once),
         cmocka_unit_test(test_engines_of_deterministic_runs_repeat),
         cmocka_unit_test(test_plans_and_scratch_are_kept),
+        cmocka_unit_test(test_scratch_has_room_for_its_arrays),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

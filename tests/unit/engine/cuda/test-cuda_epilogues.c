@@ -217,6 +217,7 @@ static void test_the_sums_of_dx(void **state)
         unsigned calls; /* of our own kernels, when all is chosen */
     } rows[] = {{"sums in the product", 60, false, false, 0},
                 {"sums in the product", 10, false, true, 0}, /* chosen before */
+                {"slope and sums", 30, false, false, 0},     /* each by itself is faster */
                 {"sums apart", 10, false, false, 1},
                 {"sums apart", 60, false, false, 1},
                 {"no epilogues", 60, true, false, 1},
