@@ -459,6 +459,39 @@ static size_t lines_with_a_limit(struct pl_tape *tape, const char *op)
     return n;
 }
 
+/* Each chunk rounds the gradient of the weights once more, in 16 bits: they are 8 at most, however
+ * many rows there are. f32 has more. */
+static void test_logits_of_many_rows_have_few_chunks(void **state)
+{
+    static const struct {
+        size_t rows;
+        bool halves;
+        size_t chunk;
+    } of[] = {{4096, true, 0},         {32768, true, 8192},  {50000, true, 7143},
+              {65536, true, 8192},     {65544, true, 8193},  {131072, true, 16384},
+              {1048576, true, 131072}, {131072, false, 8192}};
+    static struct model model;
+    struct model *m = &model;
+
+    for (size_t i = 0; i < PL_COUNT(of); i++) {
+        plume_tensor *x, *loss;
+
+        memset(m, 0, sizeof(*m));
+        assert_int_equal(pl_tensor_init(&m->labels, PLUME_I32, 1, (size_t[]){of[i].rows}), 0);
+        pl_tape_init(&m->tape, &paper, PL_REAL_F32, true);
+        m->tape.amp_dtype = of[i].halves ? PLUME_BF16 : 0;
+        pl_tape_begin(&m->tape);
+        x = CALL(PLUME_OP_LINEAR, 0, 0, param(m, of[i].rows, WIDTH), param(m, VOCABULARY, WIDTH));
+        loss = CALL(PLUME_OP_CROSS_ENTROPY, 0, 0, x, &m->labels);
+        pl_tape_end(&m->tape);
+        assert_int_equal(pl_tape_prepare(&m->tape, &loss, 1, 1, NULL), 0);
+        if (m->tape.nodes[loss->node].fusion.chunk != of[i].chunk)
+            fail_msg("%zu rows by %zu, not by %zu", of[i].rows,
+                     m->tape.nodes[loss->node].fusion.chunk, of[i].chunk);
+        pl_tape_finish(&m->tape);
+    }
+}
+
 /* On a card of an architecture whose peak is not in the table, bytes alone would say too little. */
 static void test_products_have_no_limit_without_a_peak(void **state)
 {
@@ -594,6 +627,7 @@ int main(void)
         cmocka_unit_test(test_an_embedding_reads_its_table_once),
         cmocka_unit_test(test_norms_do_what_is_around_them),
         cmocka_unit_test(test_logits_are_never_stored_as_a_whole),
+        cmocka_unit_test(test_logits_of_many_rows_have_few_chunks),
         cmocka_unit_test(test_products_have_no_limit_without_a_peak),
         cmocka_unit_test(test_what_runs_again_counts_again),
         cmocka_unit_test(test_gradients_of_sums_are_not_copied),
