@@ -13,6 +13,7 @@
 #include "launcher/plstat/words.h"
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 
 /* The trial that failed first; NULL: none. A running trial counts if its hub has found a cause. */
@@ -146,7 +147,72 @@ static int add_tied(struct pl_plstat *ps, const json_t *cause)
     return r;
 }
 
-static int add_cause(struct pl_plstat *ps, const json_t *cause)
+/* The name in --signal's value "SIGUSR1@60", "r:10"; *ret_len: its length. */
+static const char *signal_asked_for(const char *value, size_t *ret_len)
+{
+    const char *colon = strchr(value, ':'), *name = colon ? colon + 1 : value;
+
+    if (strncasecmp(name, "SIG", 3) == 0)
+        name += 3;
+    *ret_len = strcspn(name, "@");
+    return name;
+}
+
+static bool is_signal(const char *name, size_t len, int64_t number, const char *of_number)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%lld", (long long)number);
+    return (strlen(of_number) == len && strncasecmp(of_number, name, len) == 0) ||
+           (strlen(text) == len && strncmp(text, name, len) == 0);
+}
+
+/* True if Slurm or a record of Plume tells that somebody has cancelled the trial, or it has not
+ * run. */
+static bool is_known_cancel(const struct pl_trial_status *ts, const json_t *cause)
+{
+    const char *confidence = pl_json_string(cause, "confidence");
+
+    return ts->cancelled || ts->unstarted || pl_json_string(cause, "text") ||
+           (confidence && strcmp(confidence, pl_confidence_name(PL_CONFIDENCE_ASKED)) == 0) ||
+           (ts->slurm && strcmp(ts->slurm->state, "CANCELLED") == 0);
+}
+
+/* A rank was killed by the signal that --signal asks for, or the trial counts as cancelled by it:
+ * Slurm may have sent it. ts NULL: a job without a run folder. */
+static int add_signal_option(struct pl_plstat *ps,
+                             const struct pl_run *run,
+                             const struct pl_trial_status *ts,
+                             const json_t *cause)
+{
+    const json_t *option = ts ? json_object_get(pl_run_options(run), "signal") : NULL;
+    const char *value = pl_json_string(option, "value"), *name;
+    const char *has = pl_json_string(cause, "signal_name");
+    enum pl_cause_kind kind = pl_cause_parse(pl_json_string(cause, "kind"));
+    _cleanup_free_ char *text = NULL;
+    int64_t number;
+    size_t len;
+
+    if (!value)
+        return 0;
+    name = signal_asked_for(value, &len);
+    if (kind == PL_CAUSE_SIGNAL && has && strncmp(has, "SIG", 3) == 0 &&
+        pl_json_int(cause, "signal", &number) == 0 && is_signal(name, len, number, has + 3))
+        text = pl_strf("Slurm sends %s for --signal %s, and somebody else may have.\n"
+                       "A program that has no handler for it is killed by it.",
+                       has, value);
+    else if (kind == PL_CAUSE_CANCELLED && is_signal(name, len, SIGTERM, "TERM") &&
+             !is_known_cancel(ts, cause))
+        text = pl_strf("Slurm sends SIGTERM for --signal %s, too: it may be that.", value);
+    else
+        return 0;
+    return text ? pl_plstat_text(ps, 6, text) : -ENOMEM;
+}
+
+static int add_cause(struct pl_plstat *ps,
+                     const struct pl_run *run,
+                     const struct pl_trial_status *ts,
+                     const json_t *cause)
 {
     _cleanup_(pl_buf_finish) struct pl_buf line = {0};
     const char *text = pl_json_string(cause, "text");
@@ -154,6 +220,8 @@ static int add_cause(struct pl_plstat *ps, const json_t *cause)
 
     if (r == 0)
         r = pl_plstat_line(ps, PL_TERM_RED, "CAUSE %s", pl_buf_str(&line));
+    if (r == 0)
+        r = add_signal_option(ps, run, ts, cause);
     if (r == 0)
         r = pl_gpus_print_cause(ps, cause);
     if (r == 0 && text)
@@ -189,7 +257,7 @@ static int print(struct pl_plstat *ps,
         r = add_tied(ps, cause);
     if (r == 0)
         r = add_log(ps, s, ts, cause);
-    return r < 0 ? r : add_cause(ps, cause);
+    return r < 0 ? r : add_cause(ps, s->run, ts, cause);
 }
 
 /* Of a sweep's only trial, whose ranks are not collected yet. */
@@ -255,7 +323,7 @@ static int report_slurm_job(struct pl_plstat *ps, const struct pl_slurm_job *job
         return pl_plstat_document(ps, doc);
     }
     if (failed)
-        return add_cause(ps, cause);
+        return add_cause(ps, NULL, NULL, cause);
     return pl_plstat_line(ps, PL_TERM_PLAIN, "no failure: job %s is %s", ps->word,
                           pl_trial_state_name(pl_slurm_trial_state(job)));
 }
