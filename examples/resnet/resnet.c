@@ -97,7 +97,7 @@ static size_t add_block(struct plume_context *pl,
                         size_t stride)
 {
     size_t out = units == 3 ? 4 * wide : wide, from = in;
-    char conv[16], bn[16];
+    char conv[32], bn[32];
 
     for (size_t i = 0; i < units; i++) {
         size_t kernel = units == 3 && i != 1 ? 1 : 3;
