@@ -96,6 +96,11 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     # The folder tells it all.
     SLURM_CONF=$PWD/other.conf run -0 plstat sweep "$SWEEP"
     [[ $output == "$SWEEP  cancelled"* ]]
+    # A job's own commands ask its own cluster.
+    mkdir site
+    printf '#!/bin/sh\nexec %s --export=ALL,SLURM_CLUSTERS=other "$@"\n' "$(command -v sbatch)" >site/sbatch
+    chmod +x site/sbatch
+    PATH=$PWD/site:$PATH submit --wait -- sh -c 'test -z "$SLURM_CLUSTERS"'
     # Steps have the cluster's name, too, and are no sweeps.
     run -0 srun -N1 plrun true
     run -0 srun -N1 --plume true
