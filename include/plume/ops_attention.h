@@ -102,6 +102,7 @@ static inline plume_tensor *plume_attention_with(struct plume_context *pl,
     size_t qs[PLUME_RANK_MAX] = {0}, ks[PLUME_RANK_MAX] = {0}, vs[PLUME_RANK_MAX] = {0};
     size_t kv = how->kv_heads ? how->kv_heads : how->heads, dim;
     plume_tensor *scores, *any, *y;
+    double scale;
 
     if (!q || !k || !v)
         return plume_refuse_null(pl, "attention_with: q, k or v is NULL");
@@ -121,11 +122,14 @@ static inline plume_tensor *plume_attention_with(struct plume_context *pl,
     if (!how->mask && how->dropout <= 0 && how->scale == 0 && kv == how->heads && qs[1] == ks[1] &&
         ks[2] == vs[2])
         return plume_attention_of(pl, q, k, v, how->heads, how->causal);
+    /* Before the product, which may have numbers that f16 has not, where the scores have none. */
+    scale = how->scale != 0 ? how->scale : 1 / sqrt((double)dim);
+    q = scale < 1 ? plume_scale(pl, q, scale, 0) : q;
     q = plume_heads_first(pl, q, qs, how->heads, kv);
     k = plume_heads_first(pl, k, ks, kv, kv);
     v = plume_heads_first(pl, v, vs, kv, kv);
-    scores = plume_scale(pl, plume_matmul(pl, q, k, 0, 1),
-                         how->scale != 0 ? how->scale : 1 / sqrt((double)dim), 0);
+    scores = plume_matmul(pl, q, k, 0, 1);
+    scores = scale > 1 ? plume_scale(pl, scores, scale, 0) : scores;
     {
         size_t by_head[] = {qs[0], how->heads, qs[1], ks[1]};
         size_t by_kv[] = {qs[0], kv, how->heads / kv * qs[1], ks[1]};

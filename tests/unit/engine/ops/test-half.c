@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Functions made of ops, of 16-bit numbers: their steps run in f32 at each level of mixed
  * precision, so that a result that 16 bits can have is right, whatever its steps are. */
+#include "plume/ops_attention.h"
 #include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "runtime/engine/ops/ops.h"
@@ -134,6 +135,29 @@ static void test_losses(void **state)
 }
 
 /* The maxima are numbers of x: no rounding, and the positions are whole numbers at each level. */
+/* Of values v [2]; qk has a query of four numbers, and two keys. */
+static plume_tensor *attend(struct step *step, plume_tensor *v, plume_tensor *qk)
+{
+    const struct plume_attention_how how = {.heads = 1, .scale = 0.5};
+    plume_tensor *all = plume_reshape(&step->pl, qk, SHAPE(1, 3, 4));
+    plume_tensor *q = plume_slice(&step->pl, all, 1, 0, 1),
+                 *k = plume_slice(&step->pl, all, 1, 1, 2);
+
+    v = plume_reshape(&step->pl, v, SHAPE(1, 2, 1));
+    return pl_f32_sum(&step->pl, plume_attention_with(&step->pl, q, k, v, &how), 0, 5);
+}
+
+/* The product of query and key is not a number of f16, and their score is. */
+static void test_scores_of_attention(void **state)
+{
+    struct step step;
+
+    (void)state;
+    for (size_t way = 0; way < PL_COUNT(ways); way++)
+        CHECK(attend(&step, x, Y(128, 128, 128, 128, 240, 240, 240, 240, 100, 100, 100, 100)), 3, 1,
+              3, -2);
+}
+
 static void test_adaptive_max_pools(void **state)
 {
     struct step step;
@@ -286,6 +310,7 @@ int main(void)
         cmocka_unit_test(test_sums_of_squares),
         cmocka_unit_test(test_logarithms_of_sums),
         cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_scores_of_attention),
         cmocka_unit_test(test_adaptive_max_pools),
         cmocka_unit_test(test_more_rows_than_f16_can_count),
         cmocka_unit_test(test_a_product_has_f32_copies_of_some_rows_at_a_time),
