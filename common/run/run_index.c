@@ -165,6 +165,14 @@ int pl_run_index_each(int (*each)(void *ctx, const char *sweep, const char *fold
 
 /* ---- finding ---- */
 
+/* The best one counts: a number is one of this host's cluster, if that has given it. */
+enum match {
+    NONE,
+    OF_OTHER,
+    LATER_STEP,
+    EXACT,
+};
+
 struct query {
     char *head;    /* the word without its trial */
     int64_t trial; /* -1: none */
@@ -172,29 +180,52 @@ struct query {
     int64_t index; /* the number after '_'; -1: none */
     bool want_job; /* this pass compares job ids, not sweeps */
     const char *cluster;
+    enum match found;
     char *folder; /* the result */
 };
+
+/* True for "123.0", the name of a step's run; where Slurm's numbers begin anew, and where two
+ * clusters share a home, the next one is "123.0~1". */
+static bool is_step(const char *name)
+{
+    size_t digits = strspn(name, "0123456789");
+
+    return digits > 0 && name[digits] == '.';
+}
+
+static enum match match(const struct query *q, const char *sweep, const json_t *line)
+{
+    bool number = q->want_job || is_step(q->head);
+    const char *cluster = number && q->cluster ? pl_json_string(line, "cluster") : NULL;
+    bool other = cluster && strcmp(cluster, q->cluster) != 0;
+    size_t i, len = strlen(q->head);
+    const json_t *job;
+
+    if (!q->want_job) {
+        if (strcmp(sweep, q->head) == 0 || strcmp(q->head, PL_RUN_INDEX_LAST) == 0)
+            return other ? OF_OTHER : EXACT;
+        return number && cluster && !other && strncmp(sweep, q->head, len) == 0 && sweep[len] == '~'
+                   ? LATER_STEP
+                   : NONE;
+    }
+    json_array_foreach (json_object_get(line, "jobs"), i, job)
+        if (json_is_string(job) && strcmp(json_string_value(job), q->job) == 0)
+            return other ? OF_OTHER : EXACT;
+    return NONE;
+}
 
 static int match_line(void *ctx, const char *sweep, const char *folder, json_t *line)
 {
     struct query *q = ctx;
-    const char *cluster = q->want_job && q->cluster ? pl_json_string(line, "cluster") : NULL;
-    bool other = cluster && strcmp(cluster, q->cluster) != 0; /* which counts if no better one is */
-    size_t i;
-    json_t *job;
-    /* The first line is that of the newest run. */
-    bool found =
-        !q->want_job && (strcmp(sweep, q->head) == 0 || strcmp(q->head, PL_RUN_INDEX_LAST) == 0);
+    enum match found = match(q, sweep, line);
 
-    json_array_foreach (json_object_get(line, "jobs"), i, job) {
-        if (q->want_job && json_is_string(job) && strcmp(json_string_value(job), q->job) == 0)
-            found = true;
-    }
-    if (!found || (other && q->folder))
+    /* The first line is that of the newest run. */
+    if (found <= q->found)
         return 0;
+    q->found = found;
     free(q->folder);
     q->folder = strdup(folder);
-    return !q->folder ? -ENOMEM : other ? 0 : 1;
+    return !q->folder ? -ENOMEM : found == EXACT;
 }
 
 /* Parses "123" or "123_4". */
@@ -281,7 +312,7 @@ static int find_run(const char *word, struct query *q, struct pl_error *err)
         if (r >= 0 && q->folder)
             return find_array_index(q, err);
     }
-    if (r == 0) {
+    if (r == 0 && !q->folder) {
         r = find_folder(word, q);
         if (r < 0)
             return pl_error_errno(err, r, "cannot open run folder '%s'", word);

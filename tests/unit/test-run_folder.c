@@ -586,6 +586,35 @@ static void test_index(void **state)
     }
 }
 
+/* Steps of two clusters, and of one whose numbers have begun anew. */
+static void test_index_steps(void **state)
+{
+    static const char *const argv[] = {"step", NULL};
+    static const struct {
+        const char *cluster, *word, *folder;
+    } rows[] = {
+        {"a", "7.0", "7.0"},     {"b", "7.0", "7.0~2"},   {NULL, "7.0", "7.0"},
+        {"c", "7.0", "7.0"},     {"b", "7.0/0", "7.0~2"}, {"b", "7.0~1", "7.0~1"},
+        {"a", "7.0~1", "7.0~1"}, {"a", "7.0~2", "7.0~2"},
+    };
+    static const char *const steps[] = {"7.0", "7.0~1", "7.0~2"}, *const of[] = {"a", "b", "b"};
+    struct pl_run_ref ref = {0};
+
+    for (size_t i = 0; i < PL_COUNT(steps); i++) {
+        _cleanup_(pl_run_closep) struct pl_run *run = make(steps[i], argv);
+
+        assert_int_equal(pl_run_set_cluster(run, of[i]), 0);
+        assert_int_equal(pl_run_index_add(run, NULL), 0);
+    }
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        assert_int_equal(pl_run_index_find(rows[i].word, rows[i].cluster, &ref, NULL), 0);
+        assert_string_equal(strrchr(ref.folder, '/') + 1, rows[i].folder);
+        pl_run_ref_finish(&ref);
+    }
+    assert_int_equal(pl_run_index_find("7.", "b", &ref, NULL), -ENOENT);
+    assert_int_equal(pl_run_index_find("7.1", "b", &ref, NULL), -ENOENT);
+}
+
 /* Every value that plsubmit lets through reaches the program byte for byte. */
 static char random_value[64];
 static int random_values(void *ctx, unsigned trial, const char **ret)
@@ -686,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_write_through_a_link),
         cmocka_unit_test(test_open_bad),
         cmocka_unit_test(test_index),
+        cmocka_unit_test(test_index_steps),
         cmocka_unit_test(test_random_values),
         cmocka_unit_test(test_retry),
         cmocka_unit_test(test_retry_too_large),
