@@ -227,13 +227,20 @@ static int join(spank_t spank, struct pl_error *err)
     return 0;
 }
 
-/* False where another task of this node has just said the same. */
-static bool is_news(const char *text)
+static uint32_t hash_of(const char *text)
 {
     uint32_t hash = 2166136261u; /* FNV-1a */
 
     for (const char *p = text; *p; p++)
         hash = (hash ^ (unsigned char)*p) * 16777619u;
+    return hash;
+}
+
+/* False where another task of this node has just said the same. */
+static bool is_news(const char *text)
+{
+    uint32_t hash = hash_of(text);
+
     return !self.shared || atomic_exchange(self.shared, hash) != hash;
 }
 
@@ -271,8 +278,11 @@ static void task_init(spank_t spank)
     _exit(PL_EXIT_FAILED);
 }
 
+/* The daemon gives its tasks the same reasons as it logs. */
 static void show(const char *line)
 {
+    if (self.shared && atomic_load(self.shared) == hash_of(line))
+        return;
     slurm_error("plume: node %s: %s", node_name(), line);
 }
 

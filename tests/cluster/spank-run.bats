@@ -320,6 +320,18 @@ refused_by_node() {
     umount -l disk
 }
 
+@test "the reason why a step cannot start is told once per node, and nothing else" {
+    mkdir -m 700 home && mkdir -m 500 home/steps
+    ((EUID != 0)) || chown -R "$PLAIN_UID" home
+    export PLUME_HOME=$WORK/home
+    run -1 as_user timeout 60 srun -Q --plume -N2 -n4 true
+    echo "$output"
+    for node in n1 n2; do
+        [ "$(grep -c "plume: node $node: " <<<"$output")" = 1 ]
+        grep "plume: node $node: .*cannot create run folder '$PLUME_HOME/steps/.*': Permission denied" <<<"$output"
+    done
+}
+
 @test "a step without a result: its stderr has the end, whichever node leaves last" {
     for first in 0 1; do
         export PLUME_HOME=$WORK/home-$first

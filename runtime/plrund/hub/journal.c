@@ -263,7 +263,8 @@ static void apply(struct pl_hub *hub, json_t *event)
         pl_hub_forget_snapshot(hub);
     json_object_set_new(event, "seq", json_integer(++hub->seq));
     json_object_set_new(event, "t", json_real(pl_hub_wall_s(hub)));
-    if (pl_run_state_apply(hub->doc, event, &err) < 0)
+    /* Without a run folder the document has no ranks, and the nodes are told of that. */
+    if (pl_run_state_apply(hub->doc, event, &err) < 0 && pl_run_state_rank(hub->doc, 0))
         pl_log_warn("run", "%s", pl_error_text(&err));
 }
 
