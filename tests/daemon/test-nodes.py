@@ -4,6 +4,7 @@
 import contextlib
 import hashlib
 import os
+import re
 import signal
 import socket
 import struct
@@ -368,7 +369,9 @@ def test_launch_limit_names_missing(step):
         d.wait()
     result = step.result()
     equal((result["state"], result["cause"]["kind"]), ("failed", "launch"))
-    equal((result["cause"]["node"], result["cause"]["text"].split(": ")[1]), ("n1", "n1"))
+    words, question = result["cause"]["text"].split("\n")
+    equal((result["cause"]["node"], words.split(": ")[1]), ("n1", "n1"))
+    assert re.match(r"Are they up, and may they connect to port [0-9]+ of n0 ", question), question
 
 
 def test_launch_limit_without_names(step):

@@ -405,8 +405,9 @@ SH
     checked other
     [ "$(result other 'd["cause"]["kind"]')" = launch ]
     grep "missing: $(result other 'd["cause"]["node"]'))" other.err
+    [[ $(result other 'd["cause"]["text"]') =~ 'may they connect to port '[0-9]+' of n'[0-9]+' (PLUME_HUB_PORTS)?' ]]
     rc_is first 1
-    grep 'found no hub on the step.s first node' first.err
+    grep -E 'found no hub on the step.s first node .*: [0-9.]+:[0-9]+ and [0-9]+ more take no connection; ' first.err
 }
 
 @test "a rank that never comes: the step ends, and names it" {

@@ -15,6 +15,7 @@
 #include "runtime/node/net.h"
 #include "runtime/node/resolve.h"
 #include "runtime/node/scontrol.h"
+#include "runtime/plrund/daemon/reach.h"
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -31,6 +32,11 @@
 #define NAMES_AFTER_GIVEN_MS 1000
 #define QUEUE_MAX 65536
 
+struct probe {
+    struct pl_hub_conn *conn;
+    size_t address, port; /* their indices */
+};
+
 struct pl_uplink {
     uv_loop_t *loop;
     const struct pl_slurm_step *step;
@@ -38,8 +44,9 @@ struct pl_uplink {
     const struct pl_uplink_ops *ops;
     void *ctx;
     struct pl_hub_conn *wire; /* to the hub; NULL before it is found */
-    struct pl_hub_conn *probes[PROBES_MAX];
+    struct probe probes[PROBES_MAX];
     size_t n_probes;
+    struct pl_reach reach; /* what this round, or the last one, has met */
     struct sockaddr_storage addresses[ADDRESSES_MAX];
     size_t n_addresses;
     uint16_t ports[PORTS_MAX];
@@ -159,17 +166,25 @@ static void on_names_due(uv_timer_t *timer)
 
 /* ---- probing ---- */
 
-static void forget_probe(struct pl_uplink *u, struct pl_hub_conn *wire)
+static void note_answer(struct pl_uplink *u, const struct probe *probe, int code)
+{
+    pl_reach_note(&u->reach, &u->addresses[probe->address], u->ports[probe->port], code);
+}
+
+/* code: why its connection has ended; 0 = it is the hub's */
+static void forget_probe(struct pl_uplink *u, struct pl_hub_conn *wire, int code)
 {
     for (size_t i = 0; i < u->n_probes; i++)
-        if (u->probes[i] == wire)
+        if (u->probes[i].conn == wire) {
+            note_answer(u, &u->probes[i], code);
             u->probes[i] = u->probes[--u->n_probes];
+        }
 }
 
 static void close_probes(struct pl_uplink *u)
 {
     while (u->n_probes)
-        pl_hub_conn_close(u->probes[--u->n_probes]);
+        pl_hub_conn_close(u->probes[--u->n_probes].conn);
 }
 
 /* NULL: absent in a message. */
@@ -189,7 +204,7 @@ static void on_open(struct pl_hub_conn *wire)
     if (u->wire || u->lost) /* another address of the same hub was quicker */
         return;
     u->wire = wire;
-    forget_probe(u, wire);
+    forget_probe(u, wire, 0);
     close_probes(u);
     uv_timer_stop(&u->round);
     uv_timer_stop(&u->names);
@@ -224,7 +239,7 @@ on_probe_closed(struct pl_uplink *u, struct pl_hub_conn *wire, const struct pl_e
     u->refused = u->refused || refused;
     if (refused || !u->refused)
         snprintf(u->last_error, sizeof(u->last_error), "%.250s", pl_error_text(err));
-    forget_probe(u, wire);
+    forget_probe(u, wire, err->code);
     if (u->wire || u->closing || u->lost)
         return;
     if (err->code == -ENOTSUP) {
@@ -255,23 +270,27 @@ static const struct pl_hub_conn_ops wire_ops = {
     .closed = on_wire_closed,
 };
 
-static void probe(struct pl_uplink *u, const struct sockaddr_storage *address, uint16_t port)
+static void start_probe(struct pl_uplink *u, size_t address, size_t port)
 {
-    struct sockaddr_storage a = *address;
-    struct pl_hub_conn *wire;
+    struct probe probe = {.address = address, .port = port};
+    struct sockaddr_storage a = u->addresses[address];
     json_t *hello;
-    int fd;
+    int fd, r;
 
-    ((struct sockaddr_in *)&a)->sin_port = htons(port);
-    if (u->n_probes == PROBES_MAX ||
-        pl_net_connect((struct sockaddr *)&a,
-                       a.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                               : sizeof(struct sockaddr_in),
-                       &fd) < 0)
+    ((struct sockaddr_in *)&a)->sin_port = htons(u->ports[port]);
+    if (u->n_probes == PROBES_MAX)
         return;
+    r = pl_net_connect(
+        (struct sockaddr *)&a,
+        a.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), &fd);
+    if (r < 0) {
+        note_answer(u, &probe, r);
+        return;
+    }
     hello = json_pack("{s:s}", "role", "daemon");
-    if (pl_hub_conn_create(u->loop, fd, &u->step->id, u->secret, hello, &wire_ops, u, &wire) == 0)
-        u->probes[u->n_probes++] = wire;
+    if (pl_hub_conn_create(u->loop, fd, &u->step->id, u->secret, hello, &wire_ops, u,
+                           &probe.conn) == 0)
+        u->probes[u->n_probes++] = probe;
     json_decref(hello);
 }
 
@@ -280,7 +299,8 @@ static void on_round_over(uv_timer_t *timer)
 {
     struct pl_uplink *u = timer->data;
     uint64_t now = pl_now_ns();
-    char text[512];
+    struct sockaddr_storage peer;
+    char text[640], met[160];
 
     if (u->no_memory) {
         close_probes(u);
@@ -291,21 +311,26 @@ static void on_round_over(uv_timer_t *timer)
     if (u->n_probes) /* somebody was too slow */
         u->banner_ms = PL_MIN(u->banner_ms * 2, BANNER_MAX_MS);
     for (size_t i = 0; i < u->n_probes;) {
-        struct pl_hub_conn *w = u->probes[i];
+        struct pl_hub_conn *w = u->probes[i].conn;
 
         if (w->session.state == PL_SESSION_WAIT_WELCOME &&
             now - w->last_heard_ns < AUTH_MS * 1000000ull) {
             i++;
             continue;
         }
+        if (getpeername(w->fd, (struct sockaddr *)&peer, &(socklen_t){sizeof(peer)}) < 0)
+            note_answer(u, &u->probes[i], -ETIMEDOUT);
         u->probes[i] = u->probes[--u->n_probes];
         pl_hub_conn_close(w);
     }
     if (!pl_limit_runs(&u->search)) {
+        pl_reach_text(&u->reach, met, sizeof(met));
         snprintf(
-            text, sizeof(text), "node %s found no hub on the step's first node%s%s within %u s: %s",
+            text, sizeof(text),
+            "node %s found no hub on the step's first node%s%s within %u s: %s%s%s",
             u->step->node ? u->step->node : "?", u->first_node ? " " : "",
-            u->first_node ? u->first_node : "", pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT) / 1000,
+            u->first_node ? u->first_node : "", pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT) / 1000, met,
+            *met ? "; " : "",
             /* A hub that refuses is the wrong one: the search went on. */
             u->refused ? u->last_error
             : u->nameless
@@ -327,9 +352,10 @@ static void start_round(uv_timer_t *timer)
 
     if (u->wire || u->closing)
         return;
+    u->reach.code = 0;
     for (size_t a = 0; a < u->n_addresses; a++)
         for (size_t p = 0; p < u->n_ports; p++)
-            probe(u, &u->addresses[a], u->ports[p]);
+            start_probe(u, a, p);
     uv_timer_start(&u->round, on_round_over, u->banner_ms, 0);
 }
 
@@ -375,7 +401,7 @@ void pl_uplink_unable(struct pl_uplink *u, const char *text)
 
 void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub)
 {
-    u->probes[u->n_probes++] = own_hub;
+    u->probes[u->n_probes++] = (struct probe){.conn = own_hub};
     pl_hub_conn_set_owner(own_hub, &wire_ops, u);
 }
 

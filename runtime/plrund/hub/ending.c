@@ -516,9 +516,17 @@ static void launch_failed(struct pl_hub *hub)
     _cleanup_(pl_buf_finish) struct pl_buf missing = {0};
     _cleanup_free_ char *first = NULL;
     unsigned n = pl_hub_missing(hub, &missing, &first);
-    json_t *cause = json_pack("{s:s, s:s+}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text",
-                              "no word from these nodes of the step: ", pl_buf_str(&missing));
+    char hint[256] = "";
+    json_t *cause;
 
+    /* They cannot tell why: they have not reached us. */
+    snprintf(
+        hint, sizeof(hint),
+        "\nAre they up, and may they connect to port %u of %.64s (PLUME_HUB_PORTS)? A firewall "
+        "may stop them.",
+        (unsigned)hub->port, pl_hub_node_name(&hub->nodes[0]));
+    cause = json_pack("{s:s, s:s++}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text",
+                      "no word from these nodes of the step: ", pl_buf_str(&missing), hint);
     if (cause && first)
         json_object_set_new(cause, "node", json_string(first));
     pl_log_error("net", "%u of %u nodes did not join: %s", n, hub->step->nnodes,

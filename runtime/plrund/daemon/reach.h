@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* What the network says to a search for the hub, for the user: a firewall that drops or rejects
+ * shows here and nowhere else. */
+#ifndef PL_RUNTIME_PLRUND_DAEMON_REACH_H
+#define PL_RUNTIME_PLRUND_DAEMON_REACH_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* Of one round. The most telling answer: silence before an error before a refusal, since there may
+ * be other addresses that are not the hub's. Zeroed before its first use. */
+struct pl_reach {
+    int code;       /* 0 = none */
+    unsigned n;     /* addresses and ports with it */
+    char where[80]; /* the first: "10.0.0.1:20012" */
+};
+
+/* code: -ETIMEDOUT (no answer), -ECONNREFUSED, -EHOSTUNREACH, ...; others tell nothing of the
+ * network. */
+void pl_reach_note(struct pl_reach *reach,
+                   const struct sockaddr_storage *address,
+                   uint16_t port,
+                   int code);
+
+/* "10.0.0.1:20012 and 8 more do not answer"; "" if there is nothing to tell. */
+void pl_reach_text(const struct pl_reach *reach, char *ret, size_t size);
+
+#endif
