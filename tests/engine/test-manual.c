@@ -203,7 +203,7 @@ static void test_what_is_wrong_is_told(void **state)
         {"step", "hook manual_step: optimizer 0 has no gradients: call plume_backward() first"},
         {"ignored", "hook manual_step: optimizer 1 has no gradients: call plume_backward() first"},
         {"optimizer", "hook manual_step: there is no optimizer 2: the module has 2"},
-        {"op", "hook manual_step: activation: ops may only be called in a step"},
+        {"op", "hook manual_step: relu: ops may only be called in a step"},
         {"early", "hook on_train_batch_start: plume_backward: only in manual_step"},
         {"accumulate", "--accumulate cannot be with a module that makes its optimizer steps itself "
                        "(manual_step)"},
