@@ -56,6 +56,11 @@
     CALL(plume_conv2d(pl, plume_reshape(pl, x, SHAPE(8, 1, 8, 8)),                                 \
                       plume_reshape(pl, w, SHAPE(10, 1, 64, 1)), NULL, 1, 2, 0),                   \
          "conv2d: the kernel does not fit with stride 1 and padding 2: f32[8, 1, 8, 8], f32[10, ") \
+    CALL(x, "the loss is f32[8, 64]: it must be one number, such as a mean over the batch")        \
+    CALL(plume_mean(pl, batch->field[0], 0, 5), "the loss is f32[1], and depends on no parameter") \
+    CALL((plume_log(pl, NULL, plume_mean(pl, w, 0, 5), 1, 1), x), "log: '' is a bad name")         \
+    CALL((plume_output(pl, NULL, x), x), "output '' has a bad name")                               \
+    CALL(plume_keep(pl, NULL, x), "keep: '' is a bad name")                                        \
     CALL(plume_max_pool2d(pl, plume_reshape(pl, x, SHAPE(8, 1, 8, 8)), 9, 1, 0),                   \
          "max_pool2d: a window of 9 does not fit with stride 1 and padding 0: f32[8, 1, 8, 8]")
 
@@ -107,8 +112,16 @@ static int declare(struct plume_context *pl)
         plume_param(pl, "v", PLUME_INIT_ZERO, SHAPE(1, 1, 1, 1, 1, 1));
     else if (which == 2)
         plume_buffer(pl, "m", PLUME_INIT_ZERO, SHAPE((size_t)1 << 40, (size_t)1 << 40));
-    else
+    else if (which == 3)
         plume_buffer(pl, "m", PLUME_INIT_HE, SHAPE(3));
+    else if (which == 4)
+        plume_param(pl, NULL, PLUME_INIT_ZERO, SHAPE(3));
+    else if (which == 5)
+        plume_buffer(pl, "m", PLUME_INIT_ZERO, 1, NULL);
+    else if (which == 6)
+        plume_hparam(pl, NULL);
+    else
+        plume_open(pl, NULL);
     return 0;
 }
 
@@ -120,6 +133,10 @@ static void test_declarations_name_the_shape(void **state)
         "buffer 'm' has the shape [1099511627776, 1099511627776]: each size must be at least 1, "
         "and their product fit into 64 bits",
         "buffer 'm' starts with zeros or ones, not as init 3",
+        "'NULL' is not a parameter name",
+        "'m' has 1 dimensions, and its shape is NULL",
+        "hyper-parameter 'NULL', which it does not list",
+        "plume_open: the source is NULL",
     };
 
     (void)state;

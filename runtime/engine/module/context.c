@@ -120,6 +120,10 @@ api_open_source(struct plume_context *pl, const struct plume_source *source, siz
     struct pl_error err = {0};
     int r = 0;
 
+    if (!source) {
+        pl_context_refuse(ctx, -EINVAL, "plume_open: the source is NULL");
+        return NULL;
+    }
     if (arrays)
         ctx->arrays = arrays;
     if (!array || !arrays) {
@@ -170,11 +174,12 @@ static size_t api_vocabulary(const plume_array *array, const unsigned char **ret
 
 static double api_hparam(struct plume_context *pl, const char *name)
 {
-    const struct pl_hparam *h = pl_hparams_find(of(pl)->hparams, name);
+    const struct pl_hparam *h = name ? pl_hparams_find(of(pl)->hparams, name) : NULL;
 
     if (!h) {
         pl_context_refuse(of(pl), -ENOENT,
-                          "the module asks for hyper-parameter '%s', which it does not list", name);
+                          "the module asks for hyper-parameter '%s', which it does not list",
+                          name ? name : "NULL");
         return NAN;
     }
     return h->value;
@@ -235,6 +240,8 @@ static void api_log(
     struct pl_logs *logs = ctx->logs;
     size_t i = 0;
 
+    if (!name)
+        name = ""; /* a bad name */
     if (!logs) {
         pl_context_refuse(ctx, -EINVAL, "log: may only be called in a step");
         return;

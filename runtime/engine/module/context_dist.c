@@ -120,6 +120,8 @@ static void api_output(struct plume_context *pl, const char *name, plume_tensor 
     struct plume_outputs *outputs = ctx->outputs;
     struct pl_output *o;
 
+    if (!name)
+        name = ""; /* a bad name */
     if (!value)
         return; /* follows from an earlier failure, or the missing output is reported later */
     if (!outputs) {

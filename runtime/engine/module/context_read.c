@@ -33,6 +33,8 @@ plume_tensor *pl_context_keep_tensor(struct plume_context *pl, const char *name,
     plume_tensor *unused;
     int r;
 
+    if (!name)
+        name = ""; /* a bad name */
     if (t && ctx->tape && !ctx->error.code && !pl_context_is_of_step(ctx, t)) {
         pl_context_refuse(ctx, -EINVAL, "keep: '%s' " PL_IS_OF_EARLIER, name);
         return NULL;

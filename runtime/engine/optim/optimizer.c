@@ -152,7 +152,7 @@ static bool names(const struct plume_optimizer *o, const struct pl_param *p)
     const char *text = o->prefixes, *prefix;
     size_t len;
 
-    for (size_t i = 0; i < o->n_params; i++)
+    for (size_t i = 0; i < o->n_params && o->params; i++)
         if (o->params[i] == p->tensor)
             return true;
     while ((prefix = next_prefix(&text, &len)))
@@ -218,6 +218,9 @@ check_names(const struct pl_params *params, const struct plume_optimizer *o, str
             return pl_error_set(err, -ENOENT, "no parameter's name begins with '%.*s'", (int)len,
                                 prefix);
     }
+    if (o->n_params && !o->params)
+        return pl_error_set(err, -EINVAL, "the optimizer's list of %zu parameters is NULL",
+                            o->n_params);
     for (size_t k = 0; k < o->n_params; k++) {
         found = false;
         for (size_t i = 0; i < params->n && !found; i++)

@@ -65,11 +65,11 @@ static int check_name(const struct pl_params *params, const char *name, struct p
 {
     bool taken = false;
 
-    if (!is_valid(name))
+    if (!name || !is_valid(name))
         return pl_error_set(err, -EINVAL,
                             "'%s' is not a parameter name: wanted are letters, digits and _.-, "
                             "first a letter, a digit or _",
-                            name);
+                            name ? name : "NULL");
     if (strlen(name) > PL_PARAM_NAME_MAX)
         return pl_error_set(err, -ENAMETOOLONG,
                             "parameter names have at most %d bytes, not %zu: '%.40s...'",
@@ -117,6 +117,9 @@ int pl_params_declare_buffer(struct pl_params *params,
     struct pl_buffer b = {.init = init}, *list;
     int r = check_name(params, name, err);
 
+    if (r == 0 && rank && !shape)
+        r = pl_error_set(err, -EINVAL, "'%s' has %zu dimensions, and its shape is NULL", name,
+                         rank);
     if (r < 0)
         return r;
     list = reallocarray(params->buffers, params->n_buffers + 1, sizeof(*list));
@@ -172,6 +175,9 @@ int pl_params_declare(struct pl_params *params,
     struct pl_param **list, *p;
     int r = check_name(params, name, err);
 
+    if (r == 0 && rank && !shape)
+        r = pl_error_set(err, -EINVAL, "'%s' has %zu dimensions, and its shape is NULL", name,
+                         rank);
     if (r < 0)
         return r;
     list = reallocarray(params->list, params->n + 1, sizeof(*list));

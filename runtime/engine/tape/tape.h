@@ -422,6 +422,9 @@ struct pl_backward {
     size_t (*stop)(const void *ctx);
 };
 
+/* -EINVAL, and what is wrong with a loss that is not one number, or depends on no parameter. */
+int pl_tape_refuse_loss(const plume_tensor *loss, struct pl_error *err);
+
 /* Runs backward. The gradient of a parameter that no node reaches stays as it was
  * (pl_tape_reaches()). -EINVAL if the loss reaches no parameter. */
 int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struct pl_error *err);

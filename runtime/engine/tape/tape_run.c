@@ -200,8 +200,7 @@ static int set_seed(struct pl_tape *tape, const struct pl_backward *what, struct
                                                   : &half;
 
     if (loss->count != 1 || !loss->wants_grad)
-        return pl_error_set(err, -EINVAL,
-                            "the loss must have one element and depend on a parameter");
+        return pl_tape_refuse_loss(loss, err);
     if (tape->n_seeds != 1 || tape->roots[0] != loss)
         return pl_error_set(
             err, -EINVAL, "the loss is another tensor than the one that the step was planned for");
@@ -228,6 +227,18 @@ static size_t next_stop(const struct pl_tape *tape, const struct pl_backward *wh
     if (!what->stop || !pl_tape_graphs_usable(tape))
         return left - 1;
     return PL_MIN(what->stop(what->ctx), left - 1);
+}
+
+int pl_tape_refuse_loss(const plume_tensor *loss, struct pl_error *err)
+{
+    char text[128];
+
+    pl_tensor_text(loss, text, sizeof(text));
+    return pl_error_set(err, -EINVAL,
+                        loss->count == 1 ? "the loss is %s, and depends on no parameter"
+                                         : "the loss is %s: it must be one number, such as a mean "
+                                           "over the batch",
+                        text);
 }
 
 int pl_tape_backward(struct pl_tape *tape, const struct pl_backward *what, struct pl_error *err)

@@ -134,8 +134,7 @@ int pl_lower_backward(struct pl_lower *l, const plume_tensor *loss, struct pl_er
     bool any = false;
 
     if (loss->count != 1 || !loss->wants_grad || loss->tape != l->tape)
-        return pl_error_set(err, -EINVAL,
-                            "the loss must have one element and depend on a parameter");
+        return pl_tape_refuse_loss(loss, err);
     l->grad[loss->node] = pl_hlo_fill_like(l->h, l->out[loss->node], 1);
     for (size_t i = l->tape->n; i-- > 0;) {
         const struct pl_op *op = l->tape->nodes[i].op;
