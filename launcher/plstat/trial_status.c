@@ -186,6 +186,11 @@ static json_t *cause_without_end(const struct pl_trial_status *ts)
     if (ts->unreadable)
         return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_UNKNOWN), "text",
                          "its result cannot be read");
+    if (ts->claimed && !ts->doc) /* else the script's trap would have written a result */
+        return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_SETUP), "text",
+                         "Its job script ended before any rank began, and could not write a "
+                         "result.\nA set-up command has replaced the shell (exec) or its trap of "
+                         "EXIT, or the\nshell was killed. The job's output may tell more.");
     if (!any_started(ts->doc))
         return json_pack("{s:o}", "kind",
                          kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP));

@@ -472,6 +472,17 @@ TXT
     done
 }
 
+@test "a set-up that ends the job script without its last act is the cause" {
+    for command in "trap 'echo bye' EXIT; trap 'echo err' ERR; false" "trap 'echo bye' EXIT; set -u; : \$nothing; true" 'exec false'; do
+        submit --setup "$command" -- true
+        wait_for 60 queue_is_empty
+        told() { plstat why "$SWEEP" | grep -qx "CAUSE the job's set-up failed, exit 1 (inferred)"; }
+        wait_for 20 told
+        [ ! -e "$RUN/trial-0000/result.json" ]
+        plstat why "$SWEEP" | grep 'A set-up command has replaced the shell (exec) or its trap of EXIT'
+    done
+}
+
 @test "a job file, the best value of an objective, and a tear-down" {
     cat >job.yaml <<'YAML'
 grid: {a: [3, 1], b: [x y]}

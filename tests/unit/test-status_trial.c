@@ -195,7 +195,7 @@ static void test_resolve_claimed(void **state)
     assert_resolved(claimed(), "TIMEOUT", "timed-out", "timeout");
     assert_resolved(claimed(), "PREEMPTED", "preempted", "preempted");
     assert_resolved(claimed(), "OUT_OF_MEMORY", "failed", "oom");
-    assert_resolved(claimed(), "FAILED", "failed", "launch");
+    assert_resolved(claimed(), "FAILED", "failed", "setup");
     assert_resolved(claimed(), "COMPLETED", "lost", "unknown");
 }
 
@@ -272,7 +272,7 @@ static void test_resolve_clock_of_a_node(void **state)
 
     (void)state;
     ts.claim_s = NOW + 3600;
-    assert_resolved(ts, "FAILED", "failed", "launch");
+    assert_resolved(ts, "FAILED", "failed", "setup");
     for (size_t i = 0; i < PL_COUNT(answers); i++)
         for (int ended = 0; ended < 2; ended++) {
             _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm(answers[i][0]);
