@@ -30,6 +30,7 @@ struct fake_dnn {
     unsigned by_squares;           /* convolutions of 16 channels ... */
     unsigned square_taps;          /* the last one's, of a channel */
     unsigned descriptors, handles; /* alive */
+    unsigned streams;              /* times that a handle got one */
 };
 extern struct fake_dnn fake_dnn;
 

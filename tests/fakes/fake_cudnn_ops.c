@@ -40,6 +40,7 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
     assert_non_null(handle);
+    fake_dnn.streams++;
     return CUDNN_STATUS_SUCCESS;
 }
 

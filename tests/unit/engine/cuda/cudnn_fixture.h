@@ -51,6 +51,7 @@ static void start_dnn(const struct pl_device_options *options, const struct pl_t
         fake_dnn.note[i] = -1;
     assert_int_equal(pl_cuda_alloc_create("cuda:0", 0, &alloc, NULL), 0);
     assert_int_equal(pl_cudnn_create(NULL, alloc, options, timing, &status, &dnn, NULL), 0);
+    assert_int_equal(fake_dnn.streams, 1); /* else its work is in no order with the kernels' */
     libs = (struct pl_cuda_libs){.stream = &stream, .dnn = dnn, .calls = &calls};
     pl_cuda_libs_set(&libs);
 }

@@ -189,7 +189,8 @@ static void test_without_an_engine_it_is_our_own(void **state)
     end_dnn();
 }
 
-static unsigned engine_taken(bool tf32, const int *notes, int64_t first_workspace)
+static unsigned
+engine_taken(enum pl_real real, bool tf32, const int *notes, int64_t first_workspace)
 {
     struct pl_conv2d_args a = plain;
     unsigned taken;
@@ -198,13 +199,13 @@ static unsigned engine_taken(bool tf32, const int *notes, int64_t first_workspac
     fake_dnn.engines = 4;
     memcpy(fake_dnn.note, notes, fake_dnn.engines * sizeof(*notes));
     fake_dnn.workspace[0] = first_workspace;
-    a.x = array(1, 0, PL_REAL_F32, 0);
-    a.w = array(1, 1, PL_REAL_F32, 0);
-    a.y = array(1, 3, PL_REAL_F32, 0);
-    table[PL_REAL_F32].conv2d_forward(&a);
+    a.x = array(1, 0, real, 0);
+    a.w = array(1, 1, real, 0);
+    a.y = array(1, 3, real, 0);
+    table[real].conv2d_forward(&a);
     assert_int_equal(fake_dnn.runs, 1);
     taken = fake_dnn.taken;
-    table[PL_REAL_F32].conv2d_forward(&a);
+    table[real].conv2d_forward(&a);
     assert_int_equal(fake_dnn.runs, 2);
     assert_int_equal(fake_dnn.asked, 1); /* once per shape */
     end_dnn();
@@ -216,14 +217,15 @@ static void test_engines_are_exact_and_repeatable(void **state)
     const int random[] = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_WINOGRAD, -1,
                           -1};
     const int cores[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
-                         CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, -1};
+                         CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION, -1, -1};
     const int none[] = {-1, -1, -1, -1};
 
-    assert_int_equal(engine_taken(false, random, 0), 1);
-    assert_int_equal(engine_taken(false, cores, 0), 3);
-    assert_int_equal(engine_taken(true, cores, 0), 0);
-    assert_int_equal(engine_taken(false, none, 0), 0);
-    assert_int_equal(engine_taken(false, none, (int64_t)PL_DNN_WORKSPACE + 1), 1);
+    assert_int_equal(engine_taken(PL_REAL_F32, false, random, 0), 1);
+    assert_int_equal(engine_taken(PL_REAL_F64, true, &cores[1], 0), 2);
+    assert_int_equal(engine_taken(PL_REAL_F32, false, cores, 0), 3);
+    assert_int_equal(engine_taken(PL_REAL_F32, true, cores, 0), 0);
+    assert_int_equal(engine_taken(PL_REAL_F32, false, none, 0), 0);
+    assert_int_equal(engine_taken(PL_REAL_F32, false, none, (int64_t)PL_DNN_WORKSPACE + 1), 1);
 }
 
 /* f32 without tensor cores: the first engine that may be is far down. */
