@@ -9,6 +9,7 @@
 #include "launcher/plstat/plstat_json.h"
 #include "launcher/plstat/table.h"
 #include "launcher/plstat/words.h"
+#include "launcher/slurm/slurm_cluster.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,7 +20,8 @@
 struct list {
     struct pl_plstat *ps;
     const struct pl_slurm_jobs *jobs; /* NULL: Slurm cannot be asked */
-    json_t *arrays;                   /* job number -> sweep, for all runs of the index */
+    json_t *arrays;                   /* job number -> sweep, for all runs of this cluster */
+    char *cluster;                    /* this one; NULL: not known */
     struct pl_table table;
     json_t *sweeps;       /* for --json */
     struct pl_buf causes; /* lines below the table, each with a NUL */
@@ -152,16 +154,18 @@ static int each_run(void *ctx, const char *sweep, const char *folder, json_t *li
     json_t *jobs = json_object_get(line, "jobs"), *job;
     double time_s = json_number_value(json_object_get(line, "time"));
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    const char *cluster = l->cluster ? pl_json_string(line, "cluster") : NULL;
+    bool ours = !cluster || strcmp(cluster, l->cluster) == 0;
     struct pl_error err = {0};
     size_t i;
     int r;
 
     json_array_foreach (jobs, i, job) {
-        if (json_is_string(job) && !json_object_get(l->arrays, json_string_value(job)) &&
+        if (ours && json_is_string(job) && !json_object_get(l->arrays, json_string_value(job)) &&
             json_object_set_new(l->arrays, json_string_value(job), json_string(sweep)) < 0)
             return -ENOMEM;
     }
-    if (!l->ps->all && pl_wall_s() - time_s > RECENT_S && !has_active_job(l, jobs))
+    if (!l->ps->all && pl_wall_s() - time_s > RECENT_S && !(ours && has_active_job(l, jobs)))
         return 0;
     r = pl_run_open(folder, &run, &err);
     if (r == -ENOMEM)
@@ -294,6 +298,7 @@ int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err)
     struct list l = {.ps = ps, .err = err};
     int r;
 
+    l.cluster = pl_slurm_cluster();
     l.jobs = pl_slurm_view_get(&ps->slurm, geteuid());
     if (!l.jobs || l.jobs->stale)
         pl_notes_add(&ps->notes, true, "cannot ask Slurm: %s", pl_slurm_view_why(&ps->slurm));
@@ -302,6 +307,7 @@ int pl_cmd_list(struct pl_plstat *ps, struct pl_error *err)
     pl_table_finish(&l.table);
     pl_buf_finish(&l.causes);
     json_decref(l.arrays);
+    free(l.cluster);
     json_decref(l.sweeps);
     return r == -ENOMEM ? pl_error_set(err, r, "out of memory") : r;
 }

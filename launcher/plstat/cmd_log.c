@@ -434,7 +434,7 @@ int pl_cmd_log(struct pl_plstat *ps, struct pl_error *err)
     if (r < 0)
         return r;
     if (!target.run)
-        return pl_error_set(err, target.unreadable ? -EACCES : -ENOENT, "%s",
+        return pl_error_set(err, target.unreadable && !target.elsewhere ? -EACCES : -ENOENT, "%s",
                             target.unreadable ? target.unreadable
                                               : "the job has no run folder: only Slurm's own file "
                                                 "has its output (scontrol show job)");

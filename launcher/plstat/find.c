@@ -102,6 +102,13 @@ int pl_target_find(const char *word, struct pl_target *ret, struct pl_error *err
         if (r == -EINVAL) /* the record is damaged, the word is not */
             r = -EBADMSG;
     }
+    if (r == 0 && t.job >= 0 && pl_slurm_check_cluster(t.run, NULL) == -EXDEV) {
+        t.elsewhere = true;
+        r = pl_error_set(&why, -ENOENT, "job %s of cluster %s belongs to %s: plstat sweep %s", word,
+                         pl_run_cluster(t.run), pl_run_sweep(t.run), pl_run_sweep(t.run));
+        pl_run_close(PL_TAKE(t.run));
+        t.trial = -1;
+    }
     if (r < 0 && r != -ENOMEM && t.job >= 0) {
         if (ref.folder || r != -ENOENT)
             t.unreadable = strdup(pl_error_text(&why));

@@ -11,6 +11,7 @@ struct pl_target {
     int64_t trial;      /* -1: the whole sweep */
     int64_t job, task;  /* of a word 123 or 123_4; else -1 */
     char *unreadable;   /* why the job's run folder cannot be read; NULL: no such error */
+    bool elsewhere;     /* that is because another cluster has given the number */
 };
 void pl_target_finish(struct pl_target *target);
 

@@ -61,7 +61,7 @@ int pl_plstat_find_job(struct pl_plstat *ps,
         }
         if (!job) {
             if (t.unreadable)
-                r = pl_error_set(err, -EACCES, "%s", t.unreadable);
+                r = pl_error_set(err, t.elsewhere ? -ENOENT : -EACCES, "%s", t.unreadable);
             else if (jobs && !jobs->stale)
                 r = pl_error_set(err, -ENOENT,
                                  "no job '%s': neither the index of runs nor Slurm knows it",
@@ -75,7 +75,7 @@ int pl_plstat_find_job(struct pl_plstat *ps,
         }
         if (find_array(job, &t) == 0) {
             if (t.unreadable)
-                pl_notes_add(&ps->notes, true, "%s", t.unreadable);
+                pl_notes_add(&ps->notes, !t.elsewhere, "%s", t.unreadable);
             *ret_job = job;
         }
     }
@@ -90,7 +90,7 @@ static int report_slurm_job(struct pl_plstat *ps,
                             struct pl_error *err)
 {
     if (!report->slurm_job && target->unreadable)
-        return pl_error_set(err, -EACCES, "%s", target->unreadable);
+        return pl_error_set(err, target->elsewhere ? -ENOENT : -EACCES, "%s", target->unreadable);
     if (!report->slurm_job)
         return pl_error_set(err, -ENOENT, "job '%s' is not a sweep: see plstat show %s", ps->word,
                             ps->word);

@@ -87,6 +87,16 @@ sweep_is() { [[ $(plstat sweep "$SWEEP" 2>&1) == *"$1"* ]]; }
     run ! plsubmit --after "$SWEEP" -- true
     [[ $output == "plsubmit: "*"sweep $SWEEP is on cluster plume, but Slurm here is that of other: run plsubmit on a host of plume" ]]
     SLURM_CONF=$conf
+    # A number is that of the job here, not of the other cluster's.
+    sed -i 's/"cluster":"plume"/"cluster":"other"/' "$PLUME_HOME/runs.jsonl"
+    sed -i 's/"cluster": "plume"/"cluster": "other"/' "$RUN/sweep.json"
+    run plstat
+    (($(grep -c "^$JOBS" <<<"$output") == 2))
+    run -0 --separate-stderr plstat "$JOBS"
+    [[ $output == *"waits in Slurm's queue: JobHeldUser" ]]
+    [ "$stderr" = "plstat: job $JOBS of cluster other belongs to $SWEEP: plstat sweep $SWEEP" ]
+    sed -i 's/"cluster":"other"/"cluster":"plume"/' "$PLUME_HOME/runs.jsonl"
+    sed -i 's/"cluster": "other"/"cluster": "plume"/' "$RUN/sweep.json"
     # The variable is for new sweeps. There is no accounting here to find its cluster.
     change=$(find runs -maxdepth 1 | wc -l)
     run -1 plsubmit --after "$SWEEP" --sbatch clusters=other -- true
