@@ -68,7 +68,7 @@ static json_t *read_doc(int fd)
 
 void pl_asked_read(const struct pl_run *run, struct pl_asked *ret)
 {
-    _cleanup_close_ int fd = pl_slurm_cache_open(CACHE_NAME, geteuid());
+    _cleanup_close_ int fd = pl_slurm_cache_open_soon(CACHE_NAME, geteuid());
     _cleanup_(json_decrefp) json_t *doc = fd < 0 ? NULL : read_doc(fd);
     const char *node = pl_json_string(doc, "node");
     char key[17];
@@ -84,7 +84,7 @@ void pl_asked_read(const struct pl_run *run, struct pl_asked *ret)
 /* Changes the document, and writes it. */
 static void keep(int (*change)(json_t *doc, const char *text), const char *text)
 {
-    _cleanup_close_ int fd = pl_slurm_cache_open(CACHE_NAME, geteuid());
+    _cleanup_close_ int fd = pl_slurm_cache_open_soon(CACHE_NAME, geteuid());
     _cleanup_(json_decrefp) json_t *doc = fd < 0 ? NULL : read_doc(fd);
     _cleanup_(pl_buf_finish) struct pl_buf out = {0};
 

@@ -14,6 +14,7 @@
 #include <sys/utsname.h>
 
 #define LOCK_MS 8000 /* more than the longest question takes, ASK_LIMIT_MS in slurm_jobs.c */
+#define LOCK_SOON_MS 200
 #define LOCK_STEP_MS 20
 #define WRITE_MS 1000
 
@@ -70,15 +71,14 @@ static int change(struct change c)
     return r;
 }
 
-/* Waits as long as the process with the lock may take to ask Slurm. A process that its user has
- * stopped keeps the lock for ever: it is not waited for. 0, -ETIMEDOUT or another negative errno.
- */
-static int lock(int fd)
+/* Waits as long as the process with the lock may take. A process that its user has stopped keeps
+ * the lock for ever: it is not waited for. 0, -ETIMEDOUT or another negative errno. */
+static int lock(int fd, unsigned limit_ms)
 {
     for (unsigned waited_ms = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; waited_ms += LOCK_STEP_MS) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return -errno;
-        if (waited_ms >= LOCK_MS)
+        if (waited_ms >= limit_ms)
             return -ETIMEDOUT;
         poll(NULL, 0, LOCK_STEP_MS);
     }
@@ -105,7 +105,8 @@ static uint64_t hash_of_cluster(void)
     return hash;
 }
 
-static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *err)
+static int
+open_locked(const char *what, uid_t uid, unsigned limit_ms, int *ret, struct pl_error *err)
 {
     _cleanup_free_ char *home = pl_home_dir(err), *dir = NULL, *path = NULL, *name = NULL;
     _cleanup_close_ int fd = -EBADF;
@@ -132,21 +133,31 @@ static int open_locked(const char *what, uid_t uid, int *ret, struct pl_error *e
         (st.st_mode & 022))
         return pl_error_set(err, -EPERM,
                             "'%s' is not a private regular file of this user: remove it", path);
-    r = lock(fd);
+    r = lock(fd, limit_ms);
     if (r < 0)
         return pl_error_errno(err, r, "cannot lock '%s'", path);
     *ret = PL_TAKE_FD(fd);
     return 0;
 }
 
-int pl_slurm_cache_open(const char *name, uid_t uid)
+static int open_within(const char *name, uid_t uid, unsigned limit_ms)
 {
     struct pl_error err = {0};
     int fd = -EBADF;
 
-    if (open_locked(name, uid, &fd, &err) < 0)
+    if (open_locked(name, uid, limit_ms, &fd, &err) < 0)
         pl_log_debug("slurm", "no cache: %s", pl_error_text(&err));
     return fd;
+}
+
+int pl_slurm_cache_open(const char *name, uid_t uid)
+{
+    return open_within(name, uid, LOCK_MS);
+}
+
+int pl_slurm_cache_open_soon(const char *name, uid_t uid)
+{
+    return open_within(name, uid, LOCK_SOON_MS);
 }
 
 bool pl_slurm_cache_is_recent(int fd, const json_t *doc, double age_s)

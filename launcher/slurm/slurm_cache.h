@@ -17,6 +17,9 @@
  * lock for 8 s: the other functions bear that. */
 int pl_slurm_cache_open(const char *name, uid_t uid);
 
+/* The same for a file whose lock nobody keeps while asking Slurm: waits for 0.2 s at most. */
+int pl_slurm_cache_open_soon(const char *name, uid_t uid);
+
 /* Reads the document. Negative: there is none. */
 int pl_slurm_cache_read(int fd, json_t **ret);
 void pl_slurm_cache_write(int fd, const struct pl_buf *text);
