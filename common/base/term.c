@@ -85,10 +85,18 @@ int pl_term_escape(struct pl_buf *out, const char *s, size_t len)
 {
     for (size_t i = 0; i < len;) {
         struct piece piece;
+        size_t plain = 0;
         int r;
 
-        i += next_piece(s + i, len - i, i == 0, &piece);
-        r = pl_buf_add(out, piece.text, piece.len);
+        while (i + plain < len && s[i + plain] >= 0x20 && s[i + plain] < 0x7f)
+            plain++;
+        if (plain) { /* nearly all of a log, in one go */
+            r = pl_buf_add(out, s + i, plain);
+            i += plain;
+        } else {
+            i += next_piece(s + i, len - i, i == 0, &piece);
+            r = pl_buf_add(out, piece.text, piece.len);
+        }
         if (r < 0)
             return r;
     }
