@@ -57,6 +57,8 @@
                       plume_reshape(pl, w, SHAPE(10, 1, 64, 1)), NULL, 1, 2, 0),                   \
          "conv2d: the kernel does not fit with stride 1 and padding 2: f32[8, 1, 8, 8], f32[10, ") \
     CALL(x, "the loss is f32[8, 64]: it must be one number, such as a mean over the batch")        \
+    CALL(plume_full(pl, SHAPE((size_t)1 << 33, (size_t)1 << 33), 1),                               \
+         "full: 64 bits cannot count the elements of its result f32[8589934592, 8589934592]")      \
     CALL(plume_mean(pl, batch->field[0], 0, 5), "the loss is f32[1], and depends on no parameter") \
     CALL((plume_log(pl, NULL, plume_mean(pl, w, 0, 5), 1, 1), x), "log: '' is a bad name")         \
     CALL((plume_output(pl, NULL, x), x), "output '' has a bad name")                               \

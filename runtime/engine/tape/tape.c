@@ -211,6 +211,19 @@ static int record(struct pl_tape *tape, const struct pl_apply *what, enum plume_
     return 0;
 }
 
+static int
+refuse_record(const struct pl_apply *what, enum plume_dtype dtype, int r, struct pl_error *err)
+{
+    plume_tensor t = {.dtype = dtype, .rank = what->rank};
+    char text[160];
+
+    if (r != -ERANGE)
+        return pl_error_errno(err, r, "cannot record op '%s'", what->op->name);
+    memcpy(t.shape, what->shape, sizeof(t.shape));
+    return pl_error_set(err, r, "%s: 64 bits cannot count the elements of its result %s",
+                        what->op->name, pl_tensor_text(&t, text, sizeof(text)));
+}
+
 /* Traces the op on inputs that it accepts. */
 static int trace(struct pl_tape *tape,
                  const struct pl_apply *what,
@@ -226,7 +239,7 @@ static int trace(struct pl_tape *tape,
 
         if (r < 0) {
             pl_bump_reset(&tape->bump, before);
-            return pl_error_errno(err, r, "cannot record op '%s'", what->op->name);
+            return refuse_record(what, dtype, r, err);
         }
         note_change(tape);
     }
