@@ -148,3 +148,24 @@ PY
     ended 0
     same 0
 }
+
+@test "a job that its own script requeues after the trial has failed is followed" {
+    export GO=$WORK/go
+    cat >again <<'TXT'
+#!/usr/bin/env bash
+[[ -z ${SLURM_RESTART_COUNT:-} ]] || exit 0
+while [[ ! -e $GO ]]; do read -rt 0.1 <> <(:); done
+scontrol requeue "$SLURM_JOB_ID"
+sleep 60
+TXT
+    chmod 0755 again
+    # shellcheck disable=SC2016 # the program's
+    submit --teardown "$WORK/again" bash -c 'echo "attempt $PLUME_ATTEMPT"; ((PLUME_ATTEMPT)) || exit 3'
+    follow "$SWEEP"
+    failed() { as_user plstat sweep "$SWEEP" --json | grep -q '"state": *"failed", *"may_start_again": *true'; }
+    wait_for 30 failed
+    as_user touch "$GO"
+    ended 0
+    [ "$(cat seen)" = $'attempt 0\nattempt 1' ]
+    run ! failed
+}
