@@ -353,7 +353,9 @@ static int resolve_missing_id(struct pl_run *run,
 {
     _cleanup_free_ char *job = NULL;
     struct pl_error why = {0};
-    int r = find_in_queue(run, chunk, env, &job, &why);
+    /* A cluster that Slurm does not know has no queue to look at, either. */
+    bool unknown = refused && strstr(messages, "invalid entry for --cluster");
+    int r = unknown ? 0 : find_in_queue(run, chunk, env, &job, &why);
 
     if (r == 0 && job) {
         *ret = PL_TAKE(job);
