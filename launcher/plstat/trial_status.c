@@ -186,11 +186,15 @@ static json_t *cause_without_end(const struct pl_trial_status *ts)
     if (ts->unreadable)
         return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_UNKNOWN), "text",
                          "its result cannot be read");
-    if (ts->claimed && !ts->doc) /* else the script's trap would have written a result */
-        return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_SETUP), "text",
-                         "Its job script ended before any rank began, and could not write a "
-                         "result.\nA set-up command has replaced the shell (exec) or its trap of "
-                         "EXIT, or the\nshell was killed. The job's output may tell more.");
+    if (!ts->doc) /* else the script's trap would have written a result */
+        return json_pack(
+            "{s:o, s:s}", "kind", kind_json(PL_CAUSE_SETUP), "text",
+            ts->claimed ? "No rank has left a word, and the job script no result: a set-up "
+                          "command\nhas replaced the shell (exec) or its trap of EXIT, the shell "
+                          "was killed,\nor the run folder took no file. The job's output may "
+                          "tell more."
+                        : "The job script ended before it could claim the trial. The job's "
+                          "output may\ntell more.");
     if (!any_started(ts->doc))
         return json_pack("{s:o}", "kind",
                          kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP));

@@ -489,7 +489,7 @@ TXT
         told() { plstat why "$SWEEP" | grep -qx "CAUSE the job's set-up failed, exit 1 (inferred)"; }
         wait_for 20 told
         [ ! -e "$RUN/trial-0000/result.json" ]
-        plstat why "$SWEEP" | grep 'A set-up command has replaced the shell (exec) or its trap of EXIT'
+        plstat why "$SWEEP" | grep 'has replaced the shell (exec) or its trap of EXIT'
     done
 }
 
