@@ -156,7 +156,7 @@ PY
 [[ -z ${SLURM_RESTART_COUNT:-} ]] || exit 0
 while [[ ! -e $GO ]]; do read -rt 0.1 <> <(:); done
 scontrol requeue "$SLURM_JOB_ID"
-sleep 60
+read -rt 60 <> <(:) # until Slurm ends it
 TXT
     chmod 0755 again
     # shellcheck disable=SC2016 # the program's
