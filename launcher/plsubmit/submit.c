@@ -272,19 +272,21 @@ static int find_in_queue(struct pl_run *run,
                          char **ret,
                          struct pl_error *err)
 {
-    const char *list = pl_clusters_chosen(pl_run_sbatch_args(run), env);
+    const char *chosen = pl_clusters_chosen(pl_run_sbatch_args(run), env);
+    _cleanup_free_ char *list = chosen ? strdup(chosen) : NULL; /* pl_clusters_set() frees chosen */
+    char *rest = NULL, *cluster;
     int r = 0;
 
-    if (!list)
+    if (!chosen)
         return find_in_queue_of(NULL, run, chunk, env, ret, err);
-    for (*ret = NULL; *list && r == 0 && !*ret; list += *list == ',') {
-        size_t len = strcspn(list, ",");
-        _cleanup_free_ char *cluster = strndup(list, len);
-
-        r = cluster ? find_in_queue_of(cluster, run, chunk, env, ret, err) : pl_error_nomem(err);
+    if (!list)
+        return pl_error_nomem(err);
+    *ret = NULL;
+    for (cluster = strtok_r(list, ",", &rest); cluster && r == 0 && !*ret;
+         cluster = strtok_r(NULL, ",", &rest)) {
+        r = find_in_queue_of(cluster, run, chunk, env, ret, err);
         if (r == 0 && *ret && strcmp(cluster, "all") != 0 && pl_clusters_set(run, cluster) < 0)
             r = pl_error_nomem(err);
-        list += len;
     }
     return r;
 }
