@@ -198,12 +198,12 @@ static int add_signal_option(struct pl_plstat *ps,
     name = signal_asked_for(value, &len);
     if (kind == PL_CAUSE_SIGNAL && has && strncmp(has, "SIG", 3) == 0 &&
         pl_json_int(cause, "signal", &number) == 0 && is_signal(name, len, number, has + 3))
-        text = pl_strf("Slurm sends %s for --signal %s, and somebody else may have.\n"
-                       "A program that has no handler for it is killed by it.",
+        text = pl_strf("Slurm sends %s for --signal %s; somebody else may have sent it.\n"
+                       "It kills a program that has no handler for it.",
                        has, value);
     else if (kind == PL_CAUSE_CANCELLED && is_signal(name, len, SIGTERM, "TERM") &&
              !is_known_cancel(ts, cause))
-        text = pl_strf("Slurm sends SIGTERM for --signal %s, too: it may be that.", value);
+        text = pl_strf("The signal may be the one that --signal %s asks Slurm for.", value);
     else
         return 0;
     return text ? pl_plstat_text(ps, 6, text) : -ENOMEM;

@@ -189,9 +189,9 @@ static json_t *cause_without_end(const struct pl_trial_status *ts)
     if (!ts->doc) /* else the script's trap would have written a result */
         return json_pack(
             "{s:o, s:s}", "kind", kind_json(PL_CAUSE_SETUP), "text",
-            ts->claimed ? "No rank has left a word, and the job script no result: a set-up "
-                          "command\nhas replaced the shell (exec) or its trap of EXIT, the shell "
-                          "was killed,\nor the run folder took no file. The job's output may "
+            ts->claimed ? "No rank has reported, and the job script has left no result: a "
+                          "set-up\ncommand has replaced the shell (exec) or its trap of EXIT, the "
+                          "shell was\nkilled, or the run folder took no file. The job's output may "
                           "tell more."
                         : "The job script ended before it could claim the trial. The job's "
                           "output may\ntell more.");

@@ -40,7 +40,7 @@
          "linear: shapes do not fit (wanted: x [..., in], w [out, in], b [out]): f32[8, 64], "     \
          "f32[64, 10], f32[10]")                                                                   \
     CALL(plume_mean(pl, plume_softmax(pl, x), 2, 2),                                               \
-         "mean: dimensions 2 to before 2 are none of it: f32[8, 64]")                              \
+         "mean: no dimension is in the range 2 to before 2: f32[8, 64]")                           \
     CALL(plume_reshape(pl, x, SHAPE(7, 64)),                                                       \
          "reshape: the new shape [7, 64] has another number of elements: f32[8, 64]")              \
     CALL(plume_slice(pl, x, 1, 60, 5),                                                             \

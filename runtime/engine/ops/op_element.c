@@ -423,7 +423,7 @@ int pl_build_reduce(struct pl_tape *tape,
     if (!pl_op_all_real(req) || x->count == 0)
         return pl_op_refuse(req, "needs real numbers", err);
     if (first >= end && x->rank)
-        return pl_op_refuse_as(req, err, "dimensions %lld to before %lld are none of it",
+        return pl_op_refuse_as(req, err, "no dimension is in the range %lld to before %lld",
                                (long long)req->args.i[0], (long long)req->args.i[1]);
     for (size_t i = 0; i < x->rank; i++) {
         bool inside = i >= first && i < end;
