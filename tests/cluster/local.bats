@@ -193,8 +193,8 @@ TXT
 }
 
 @test "a signal in the set-up cancels the trial after the command in the foreground" {
-    # As with '&', in a script.
-    printf '#!/bin/bash\ntrap "" INT QUIT\nexec plsubmit "$@"\n' >ignoring
+    # As with '&', in a script; without nohup, which lets the trials ignore SIGHUP, as it is meant to.
+    printf '#!/bin/bash\ntrap "" INT QUIT\nexec env --default-signal=HUP plsubmit "$@"\n' >ignoring
     chmod 755 ignoring
     for name in HUP INT QUIT ALRM TERM USR1 USR2 ABRT XCPU; do
         SUBMIT=./ignoring submit --local --setup "kill -$name \$\$; >after" -- true

@@ -115,7 +115,7 @@ TXT
     as_user srun -Q --plume -J out -N2 -n4 -o out-%t -e err-%t bash -c "$program"
     dir=$(steps | head -n 1)/trial-0000/attempt-0
     for i in 0 1 2 3; do
-        cmp "err-$i" "data-$i"
+        cmp "err-$i" "data-$i" || { head -c 300 "err-$i" | cat -v; false; } # a line that is not the rank's
         cmp "out-$i" <(cat "data-$i" && printf end)
         cmp "$dir/rank-$i.err" "data-$i"
         cmp "$dir/rank-$i.out" "out-$i"
