@@ -591,6 +591,8 @@ def test_stopped_helpers_end_with_the_daemon(step):
     equal(len(helpers), 2)
     fds = [os.pidfd_open(pid) for pid in helpers]
     for pid in helpers:
+        # It has asked the kernel for a signal at the daemon's end, and waits for work.
+        harness.wait_for("a helper waits", lambda pid=pid: status_of(pid, "State") == "S")
         os.kill(pid, signal.SIGSTOP)
     try:
         d.process.kill()
