@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What plrund writes to its stderr, which is a pipe to slurmstepd: its warnings, for the user. No
+/* plrund's stderr is a pipe to slurmstepd. This reads plrund's warnings from it, for the user. No
  * Slurm in here. */
 #ifndef PL_SPANK_PLUGIN_DAEMON_SAID_H
 #define PL_SPANK_PLUGIN_DAEMON_SAID_H

@@ -129,7 +129,7 @@ static int drain(int *fd, struct pl_buf *buf)
     return pl_buf_add(buf, data, (size_t)n);
 }
 
-/* What is due first: go_on, notice or the end. */
+/* Milliseconds until the first of three: a call of go_on, the notice, the end of the time. */
 static unsigned next_ms(const struct pl_child_limits *limits)
 {
     unsigned ms = limits->timeout_ms;

@@ -181,7 +181,7 @@ static int next_attempt(struct log *log, struct pl_error *err)
         return r;
     pl_follow_destroy(PL_TAKE(log->follow));
     log->attempt++;
-    log->asked_ns = 0;       /* it may have ended, too, and its result been seen */
+    log->asked_ns = 0;       /* this attempt may have ended already */
     log->ps->log.lines = -1; /* of the first attempt only */
     if (!text)
         return pl_error_nomem(err);

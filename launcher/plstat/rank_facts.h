@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the node daemons say of their ranks, as facts of the first rank of a node that it is true
- * of. */
+/* Facts that node daemons report of ranks. A daemon reports each kind once, for the first of its
+ * ranks that has it. */
 #ifndef PL_LAUNCHER_PLSTAT_RANK_FACTS_H
 #define PL_LAUNCHER_PLSTAT_RANK_FACTS_H
 

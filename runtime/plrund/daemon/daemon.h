@@ -231,8 +231,8 @@ void pl_rank_starter_gone(struct pl_rank *rank);
 struct pl_msg_hub_world pl_daemon_world(const struct pl_daemon *d);
 json_t *pl_rank_world_new(const struct pl_rank *rank);
 
-/* daemon_changed_env.c: call when ranks have got the world. Under the plugin a rank that runs with
- * other variables is told of, once a node. */
+/* daemon_changed_env.c: call when ranks have got the world. Under the plugin this node reports
+ * the first rank that runs with other variables than Plume gave it. */
 void pl_daemon_watch_env(struct pl_daemon *d);
 
 /* daemon_metrics.c: what a rank reports of its steps and metrics, one by one from its output (ctx

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the network says to a search for the hub, for the user: a firewall that drops or rejects
- * shows here and nowhere else. */
+/* Says in words why the hub cannot be reached. Only these errors of the network show a firewall
+ * that drops or rejects packets. */
 #ifndef PL_RUNTIME_PLRUND_DAEMON_REACH_H
 #define PL_RUNTIME_PLRUND_DAEMON_REACH_H
 
