@@ -1,64 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "common/base/fs.h"
-#include "common/proto/json.h"
-#include "common/run/run_folder.h"
-#include "common/run/run_index.h"
-#include "tests/lib/tmpdir.h"
+#include "tests/unit/sample_run.h"
 
 #include <dirent.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static char top[64];
-
-static const char *const axes[] = {"lr", "x.y-z", NULL};
-static const char *const lrs[] = {"1e-3", "{x.y-z}"};
-static const char *const others[] = {"", "a \"b\"\n{lr}", "$(id)"};
-
-static int values(void *ctx, unsigned trial, const char **ret)
-{
-    ret[0] = lrs[trial / 3];
-    ret[1] = others[trial % 3];
-    return 0;
-}
-
-static const char *const names[] = {"loss"};
-static const char *const regexes[] = {"loss=([0-9.]+)"};
-
-static struct pl_run *make(const char *folder, const char *const *argv)
-{
-    _cleanup_(json_decrefp) json_t *options =
-        json_pack("{s{sssi}}", "nodes", "origin", "x", "v", 1);
-    _cleanup_free_ char *dir = pl_path_join(top, folder);
-    struct pl_error err = {0};
-    struct pl_run *run = NULL;
-    struct pl_run_desc desc = {
-        .sweep = folder,
-        .name = "t",
-        .n_trials = 6,
-        .argv = argv,
-        .axes = axes,
-        .metric_names = names,
-        .metric_regexes = regexes,
-        .n_metrics = 1,
-        .objective = PL_OBJECTIVE_MIN,
-        .objective_metric = "loss",
-        .options = options,
-        .script = "#!",
-        .values = values,
-    };
-
-    assert_int_equal(pl_run_create(dir, &desc, &err), 0);
-    assert_int_equal(pl_run_create(dir, &desc, &err), -EEXIST);
-    assert_int_equal(pl_run_open_own(dir, &run, &err), 0);
-    return run;
-}
 
 static void test_create_open(void **state)
 {
@@ -333,135 +278,6 @@ static void test_trial_argv(void **state)
     check_argv("argv-used", used, used_out);
 }
 
-static void test_result(void **state)
-{
-    static const char *const argv[] = {"prog", NULL};
-    _cleanup_(pl_run_closep) struct pl_run *run = make("result", argv);
-    _cleanup_(json_decrefp) json_t *more = json_pack("{si ss}", "exit_code", 3, "state", "lies");
-    _cleanup_(json_decrefp) json_t *o = NULL;
-    _cleanup_free_ char *dir = pl_run_attempt_path(run, 5, 0, NULL);
-    _cleanup_free_ char *file = pl_run_trial_path(run, 5, "result.json");
-    enum pl_trial_state trial_state;
-    struct pl_error err = {0};
-    unsigned n;
-    int64_t code;
-
-    assert_non_null(strstr(dir, "/result/trial-0005/attempt-0"));
-    assert_int_equal(pl_run_n_attempts(run, 5, &n), 0);
-    assert_int_equal(n, 0);
-    assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -ENOENT);
-    assert_int_equal(pl_mkdir_p(dir, 0700, &err), 0);
-    assert_int_equal(pl_run_n_attempts(run, 5, &n), 0);
-    assert_int_equal(n, 1);
-    assert_int_equal(pl_run_result_write(run, 5, PL_TRIAL_TIMED_OUT, more, &err), 0);
-    assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), 0);
-    assert_int_equal(trial_state, PL_TRIAL_TIMED_OUT);
-    assert_string_equal(pl_json_string(o, "state"), "timed-out");
-    assert_int_equal(pl_json_int(o, "exit_code", &code), 0);
-    assert_int_equal(code, 3);
-    assert_int_equal(pl_file_write_atomic(file, "{\"schema\":1}", 12, 0600, &err), 0);
-    json_decref(PL_TAKE(o));
-    assert_int_equal(pl_run_result_read(run, 5, &o, &trial_state, &err), -EINVAL);
-}
-
-/* Values that readers hand on have their type, or the result counts as damaged. */
-static void test_result_of_other_types(void **state)
-{
-    static const char *const argv[] = {"prog", NULL};
-    static const char *const bad[] = {"\"cause\":7",         "\"cause\":null",
-                                      "\"metrics\":[]",      "\"others\":{}",
-                                      "\"exit_code\":\"x\"", "\"world_size\":1e300",
-                                      "\"attempts\":true",   "\"program\":[\"\\u001b[2J\"]"};
-    _cleanup_(pl_run_closep) struct pl_run *run = make("types", argv);
-    _cleanup_free_ char *dir = pl_run_attempt_path(run, 5, 0, NULL);
-    _cleanup_free_ char *file = pl_run_trial_path(run, 5, "result.json");
-    struct pl_error err = {0};
-
-    assert_int_equal(pl_mkdir_p(dir, 0700, &err), 0);
-    for (size_t i = 0; i < PL_COUNT(bad); i++) {
-        _cleanup_(json_decrefp) json_t *o = NULL;
-        char text[160];
-
-        snprintf(text, sizeof(text),
-                 "{\"schema\":\"plume-result/1\",\"trial\":5,\"state\":\"done\",%s}", bad[i]);
-        assert_int_equal(pl_file_write_atomic(file, text, strlen(text), 0600, &err), 0);
-        assert_int_equal(pl_run_result_read(run, 5, &o, NULL, &err), -EINVAL);
-    }
-}
-
-/* An attempt that outlives its job leaves the later attempt's result and its room alone. */
-static void test_result_of_an_earlier_attempt(void **state)
-{
-    static const char *const argv[] = {"prog", NULL};
-    _cleanup_(pl_run_closep) struct pl_run *run = make("superseded", argv);
-    _cleanup_free_ char *later = pl_run_attempt_path(run, 3, 1, NULL),
-                        *claim = pl_run_attempt_path(run, 3, 1, "claim");
-    _cleanup_(json_decrefp) json_t *first = json_pack("{si}", "attempt", 0), *o = NULL,
-                                   *second = json_pack("{si}", "attempt", 1);
-    enum pl_trial_state trial_state;
-    struct pl_error err = {0};
-
-    assert_int_equal(pl_mkdir_p(later, 0700, &err), 0);
-    assert_int_equal(pl_run_result_write(run, 3, PL_TRIAL_PREEMPTED, first, &err), 0);
-    assert_int_equal(pl_run_result_read(run, 3, &o, &trial_state, &err), 0);
-    assert_int_equal(trial_state, PL_TRIAL_PREEMPTED);
-    json_decref(PL_TAKE(o));
-    assert_int_equal(pl_file_write_atomic(claim, "{}", 2, 0600, &err), 0);
-    assert_int_equal(pl_run_result_write(run, 3, PL_TRIAL_DONE, second, &err), 0);
-    assert_int_equal(pl_run_result_reserve(run, 3, 100, &err), 0);
-    assert_int_equal(pl_run_result_write(run, 3, PL_TRIAL_FAILED, first, &err), 0);
-    assert_int_equal(pl_run_result_read(run, 3, &o, &trial_state, &err), 0);
-    assert_int_equal(trial_state, PL_TRIAL_DONE);
-}
-
-static void test_result_reserve(void **state)
-{
-    static const char *const argv[] = {"prog", NULL};
-    _cleanup_(pl_run_closep) struct pl_run *run = make("reserve", argv);
-    _cleanup_(json_decrefp) json_t *o = NULL;
-    _cleanup_free_ char *temp = pl_run_trial_path(run, 2, "result.json.tmp");
-    struct pl_error err = {0};
-    struct stat st;
-
-    for (int again = 0; again < 2; again++) {
-        assert_int_equal(pl_run_result_reserve(run, 2, SIZE_MAX, &err), 0);
-        assert_int_equal(stat(temp, &st), 0);
-        assert_int_equal(st.st_size, PL_RUN_RESULT_MAX);
-        assert_int_equal(pl_run_result_write(run, 2, PL_TRIAL_DONE, NULL, &err), 0);
-        assert_int_equal(stat(temp, &st), -1); /* it is the result now, and not longer than it */
-        assert_int_equal(pl_run_result_read(run, 2, &o, NULL, &err), 0);
-        json_decref(PL_TAKE(o));
-    }
-    assert_int_equal(symlink("/dev/null", temp), 0); /* not followed, and not kept */
-    assert_int_equal(pl_run_result_write(run, 2, PL_TRIAL_FAILED, NULL, &err), 0);
-    assert_int_equal(lstat(temp, &st), -1);
-}
-
-/* The room takes two descriptors, a new file one: a process at its limit leaves no room behind. */
-static void test_result_reserve_without_descriptors(void **state)
-{
-    static const char *const argv[] = {"prog", NULL};
-    _cleanup_(pl_run_closep) struct pl_run *run = make("descriptors", argv);
-    _cleanup_free_ char *temp = pl_run_trial_path(run, 0, "result.json.tmp");
-    _cleanup_(json_decrefp) json_t *o = NULL;
-    struct pl_error err = {0};
-    struct rlimit limit, one;
-    int next, r;
-
-    assert_int_equal(pl_run_result_reserve(run, 0, 100, &err), 0);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    next = dup(0);
-    assert_true(next >= 0);
-    close(next);
-    one = (struct rlimit){.rlim_cur = (rlim_t)next + 1, .rlim_max = limit.rlim_max};
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &one), 0);
-    r = pl_run_result_write(run, 0, PL_TRIAL_DONE, NULL, &err);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    assert_int_equal(r, 0);
-    assert_int_equal(access(temp, F_OK), -1);
-    assert_int_equal(pl_run_result_read(run, 0, &o, NULL, &err), 0);
-}
-
 /* A link in the place of a trial's folder leads nowhere. */
 static void test_write_through_a_link(void **state)
 {
@@ -513,106 +329,6 @@ static void test_open_bad(void **state)
             assert_int_equal(pl_run_open(pl_run_dir(run), &other, &err), -EINVAL);
     }
     assert_null(other);
-}
-
-static void test_index(void **state)
-{
-    static const char *const argv[] = {"prog", NULL};
-    _cleanup_(pl_run_closep) struct pl_run *run = make("idx-aaa", argv),
-                                           *two = make("idx-bbb", argv);
-    _cleanup_free_ char *file = pl_path_join(top, "home/runs.jsonl");
-    _cleanup_free_ char *folder_trial = pl_strf("%s/3", pl_run_dir(two));
-    struct pl_run_ref ref = {0};
-    struct pl_error err = {0};
-
-    assert_int_equal(pl_run_index_find("idx-aaa", NULL, &ref, &err), -ENOENT);
-    assert_true(pl_run_index_lacks(run));
-    assert_int_equal(mkdir(file, 0700), 0);
-    assert_int_equal(pl_run_index_try(run, &err), -EISDIR);
-    assert_int_equal(rmdir(file), 0);
-    pl_run_add_submission(run, "12", 0, 4, &err);
-    assert_int_equal(pl_run_index_add(run, &err), 0);
-    assert_false(pl_run_index_lacks(run));
-    pl_run_add_submission(run, "13", 4, 2, &err);
-    assert_true(pl_run_index_lacks(run));
-    assert_int_equal(pl_run_index_try(run, &err), 0);
-    assert_false(pl_run_index_lacks(run));
-    assert_int_equal(pl_file_append(file, "{\"torn", 6, 0600, &err), 0);
-    assert_int_equal(pl_file_append(file, "\n[]\n\n", 5, 0600, &err), 0);
-    pl_run_add_submission(two, "14", 0, 6, &err);
-    assert_int_equal(pl_run_index_add(two, &err), 0);
-
-#define CHECK(what, run_, n)                                                                       \
-    do {                                                                                           \
-        assert_int_equal(pl_run_index_find(what, NULL, &ref, &err), 0);                            \
-        assert_string_equal(ref.folder, pl_run_dir(run_));                                         \
-        assert_int_equal(ref.trial, n);                                                            \
-        pl_run_ref_finish(&ref);                                                                   \
-    } while (0)
-    CHECK("idx-aaa", run, -1);
-    CHECK("idx-aaa/2", run, 2);
-    CHECK("12", run, -1);
-    CHECK("13_1", run, 5);
-    CHECK("14_1", two, 1);
-    CHECK(pl_run_dir(two), two, -1);
-    CHECK(folder_trial, two, 3);
-    assert_int_equal(pl_run_index_find("99", NULL, &ref, &err), -ENOENT);
-    assert_int_equal(pl_run_index_find("13_2", NULL, &ref, &err), -ENOENT);
-    assert_int_equal(pl_run_index_find("", NULL, &ref, &err), -ENOENT);
-    assert_int_equal(pl_run_index_find("/", NULL, &ref, &err), -ENOENT);
-
-    /* Two clusters have given the same number. */
-    pl_run_add_submission(two, "13", 0, 6, &err);
-    assert_int_equal(pl_run_set_cluster(two, "b"), 0);
-    assert_int_equal(pl_run_index_add(two, &err), 0);
-    CHECK("13_1", two, 1);
-    for (int known = 0; known < 2; known++) {
-        static const char *const here[] = {"a", "b", "c", NULL};
-
-        for (int i = 0; i < 4; i++) {
-            /* A line without a cluster may be of any. */
-            const struct pl_run *of = i == 0 || (i == 2 && !known) ? run : two;
-
-            assert_int_equal(pl_run_index_find("13", here[i], &ref, &err), 0);
-            assert_string_equal(ref.folder, pl_run_dir(of));
-            pl_run_ref_finish(&ref);
-            assert_int_equal(pl_run_index_find("13_1", here[i], &ref, &err), 0);
-            assert_int_equal(ref.trial, of == run ? 5 : 1);
-            pl_run_ref_finish(&ref);
-        }
-        assert_int_equal(pl_run_set_cluster(run, "a"), 0);
-        assert_int_equal(pl_run_index_add(run, &err), 0);
-        assert_int_equal(pl_run_index_add(two, &err), 0);
-    }
-}
-
-/* Steps of two clusters, and of one whose numbers have begun anew. */
-static void test_index_steps(void **state)
-{
-    static const char *const argv[] = {"step", NULL};
-    static const struct {
-        const char *cluster, *word, *folder;
-    } rows[] = {
-        {"a", "7.0", "7.0"},     {"b", "7.0", "7.0~2"},   {NULL, "7.0", "7.0"},
-        {"c", "7.0", "7.0"},     {"b", "7.0/0", "7.0~2"}, {"b", "7.0~1", "7.0~1"},
-        {"a", "7.0~1", "7.0~1"}, {"a", "7.0~2", "7.0~2"},
-    };
-    static const char *const steps[] = {"7.0", "7.0~1", "7.0~2"}, *const of[] = {"a", "b", "b"};
-    struct pl_run_ref ref = {0};
-
-    for (size_t i = 0; i < PL_COUNT(steps); i++) {
-        _cleanup_(pl_run_closep) struct pl_run *run = make(steps[i], argv);
-
-        assert_int_equal(pl_run_set_cluster(run, of[i]), 0);
-        assert_int_equal(pl_run_index_add(run, NULL), 0);
-    }
-    for (size_t i = 0; i < PL_COUNT(rows); i++) {
-        assert_int_equal(pl_run_index_find(rows[i].word, rows[i].cluster, &ref, NULL), 0);
-        assert_string_equal(strrchr(ref.folder, '/') + 1, rows[i].folder);
-        pl_run_ref_finish(&ref);
-    }
-    assert_int_equal(pl_run_index_find("7.", "b", &ref, NULL), -ENOENT);
-    assert_int_equal(pl_run_index_find("7.1", "b", &ref, NULL), -ENOENT);
 }
 
 /* Every value that plsubmit lets through reaches the program byte for byte. */
@@ -683,43 +399,15 @@ static void test_random_values(void **state)
     }
 }
 
-static int setup(void **state)
-{
-    _cleanup_free_ char *home = NULL;
-
-    if (tmpdir_make(top, sizeof(top)) < 0)
-        return -1;
-    home = pl_path_join(top, "home");
-    return !home || setenv("PLUME_HOME", home, 1);
-}
-
-static int teardown(void **state)
-{
-    return tmpdir_remove(top);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create_modes),
-        cmocka_unit_test(test_create_at_one_instant),
-        cmocka_unit_test(test_foreign_write),
-        cmocka_unit_test(test_create_open),
-        cmocka_unit_test(test_trial_params),
-        cmocka_unit_test(test_trial_argv),
-        cmocka_unit_test(test_result),
-        cmocka_unit_test(test_result_of_other_types),
-        cmocka_unit_test(test_result_of_an_earlier_attempt),
-        cmocka_unit_test(test_result_reserve),
-        cmocka_unit_test(test_result_reserve_without_descriptors),
-        cmocka_unit_test(test_write_through_a_link),
-        cmocka_unit_test(test_open_bad),
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_index_steps),
-        cmocka_unit_test(test_random_values),
-        cmocka_unit_test(test_retry),
-        cmocka_unit_test(test_retry_too_large),
-        cmocka_unit_test(test_cancelled),
+        cmocka_unit_test(test_create_modes),         cmocka_unit_test(test_create_at_one_instant),
+        cmocka_unit_test(test_foreign_write),        cmocka_unit_test(test_create_open),
+        cmocka_unit_test(test_trial_params),         cmocka_unit_test(test_trial_argv),
+        cmocka_unit_test(test_write_through_a_link), cmocka_unit_test(test_open_bad),
+        cmocka_unit_test(test_random_values),        cmocka_unit_test(test_retry),
+        cmocka_unit_test(test_retry_too_large),      cmocka_unit_test(test_cancelled),
     };
     int failed;
 
