@@ -9,7 +9,7 @@
 #include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "runtime/node/scontrol.h"
-#include "runtime/plrund/hub/hub_private.h"
+#include "runtime/plrund/hub/ending_private.h"
 
 #include <signal.h>
 #include <string.h>
@@ -19,7 +19,6 @@
 #define ASKS_MAX 4 /* Slurm's signals to a step end scontrol, too */
 #define ASK_AGAIN_MS 2000
 #define SAME_SIGNAL_MS 1000 /* after Slurm's answer, for all ranks to report the same signal */
-#define END_EXTRA_MS 10000  /* from SIGKILL to giving up on a node */
 #define HELD_MS                                                                                    \
     1500 /* of SETTLE_MS in ctx_remote.c, for which slurmstepd holds the last end back */
 #define EXECUTOR_MS 90000 /* KILL_S of local_run.c, and half a minute */
@@ -97,82 +96,6 @@ static struct pl_evidence collect_evidence(struct pl_hub *hub)
     };
 }
 
-/* ---- the cause ---- */
-
-/* The process of Plume's that was over the rank, or Slurm's in its place. */
-static const char *runtime_process(const struct pl_hub *hub, const struct pl_failure *f)
-{
-    return f->lost ? "plrund" : hub->step->plugin ? "slurmstepd" : "plrun";
-}
-
-static json_t *describe(struct pl_hub *hub, const struct pl_failure *f)
-{
-    json_t *o = json_pack("{s:s, s:i, s:s}", "kind", pl_cause_name(pl_failure_kind(f)), "rank",
-                          (int)f->rank, "node", pl_hub_node_name(&hub->nodes[f->node_id]));
-    json_t *pid = json_object_get(pl_run_state_rank(hub->doc, f->rank), "pid");
-
-    if (o && pid)
-        json_object_set(o, "pid", pid);
-    if (o && !f->lost)
-        pl_run_state_set_status(o, f->status);
-    if (o && f->runtime)
-        json_object_set_new(o, "process", json_string(runtime_process(hub, f)));
-    if (o && f->text && *f->text)
-        json_object_set_new(o, "text", json_string(f->text));
-    if (o && f->gpu)
-        json_object_set_new(o, "gpu", pl_hub_gpu_error(hub, f));
-    return o;
-}
-
-/* All failures are echoes of a lost peer: a rank that had left with exit code 0 may be that peer.
- */
-static void add_early_end(struct pl_hub *hub, const struct pl_failure *f, json_t *cause)
-{
-    const struct pl_hub_done *done = &hub->first_done;
-
-    if (!cause || done->rank < 0 || done->at_ns >= f->at_ns || !pl_failure_is_cascade(f))
-        return;
-    json_object_set_new(cause, "early",
-                        json_pack("{s:I, s:s, s:i, s:f, s:b}", "rank", (json_int_t)done->rank,
-                                  "node", pl_hub_node_name(&hub->nodes[done->node_id]), "exit", 0,
-                                  "before_s", (double)(f->at_ns - done->at_ns) / 1e9, "inferred",
-                                  1));
-}
-
-static void set_role(struct pl_hub *hub, unsigned rank, const char *role)
-{
-    pl_hub_event(hub,
-                 json_pack("{s:s, s:i, s:s}", "type", "rank", "rank", (int)rank, "role", role));
-}
-
-/* Records the cause (consumed) and the other failures. root: index of the failure, or -1 for a
- * cause outside the ranks. */
-static void record_cause(struct pl_hub *hub, json_t *cause, int64_t root)
-{
-    json_t *others = json_array();
-
-    for (size_t i = 0; i < hub->n_failures; i++) {
-        const struct pl_failure *f = &hub->failures[i];
-        json_t *other;
-
-        if ((int64_t)i == root) {
-            set_role(hub, f->rank, "root");
-            continue;
-        }
-        set_role(hub, f->rank, root < 0 ? "collateral" : "cascade");
-        other = describe(hub, f);
-        if (other && root >= 0 && pl_failure_tied(f, &hub->failures[root]))
-            json_object_set_new(other, "tied", json_true());
-        json_array_append_new(others, other);
-    }
-    hub->root = root < 0 ? -1 : (int64_t)hub->failures[root].rank;
-    if (!cause)
-        cause = json_incref(hub->spare_cause);
-    hub->cause = json_incref(cause);
-    pl_hub_event(hub,
-                 json_pack("{s:s, s:o, s:o}", "type", "cause", "cause", cause, "others", others));
-}
-
 /* ---- ending the ranks ---- */
 
 void pl_hub_on_end_limit(void *ctx)
@@ -184,88 +107,7 @@ void pl_hub_on_end_limit(void *ctx)
             pl_hub_node_lost(hub, i, pl_hub_conn_host_answers(hub->nodes[i].wire));
 }
 
-/* Limits the time that nodes have to say bye. */
-static void limit_end(struct pl_hub *hub, unsigned grace_ms)
-{
-    if (!pl_limit_runs(&hub->end_limit))
-        pl_limit_start(&hub->end_limit, grace_ms + END_EXTRA_MS);
-}
-
-/* The code that ranks give which the runtime ends. A hang has no rank that gives its code; the rank
- * of the other causes has lost its plrun or its node. Slurm may see no fault at all. */
-static int code_of_ended(const struct pl_hub *hub)
-{
-    enum pl_cause_kind kind = pl_cause_parse(pl_json_string(hub->cause, "kind"));
-    const struct pl_hub_node *node =
-        hub->root >= 0 ? &hub->nodes[hub->node_of_rank[hub->root]] : NULL;
-
-    /* plrun's daemon stays for our verdict, also after its bye. */
-    if (kind == PL_CAUSE_HANG || kind == PL_CAUSE_NODE || kind == PL_CAUSE_RUNTIME ||
-        kind == PL_CAUSE_LAUNCH || (node && (node->lost || (!node->wire && !hub->step->plugin))))
-        return pl_run_state_exit_code(hub->cause);
-    return 0;
-}
-
-/* Under the plugin srun knows only how the ranks end, and those that the runtime ends may save and
- * exit with 0. Where no rank's own end fails the step, this one must not end well: the rank that
- * hangs, or one of a node that is there; ABSENT = none. Nodes that are lost do the same. */
-static int64_t rank_to_fail(struct pl_hub *hub)
-{
-    if (!hub->step->plugin || code_of_ended(hub) == 0)
-        return PL_MSG_ABSENT;
-    if (hub->root >= 0 && hub->rank_states[hub->root] == PL_RANK_RUNNING)
-        return hub->root;
-    for (int64_t rank = hub->step->ntasks; rank-- > 0;)
-        if (hub->rank_states[rank] == PL_RANK_RUNNING)
-            return rank;
-    return PL_MSG_ABSENT;
-}
-
-/* Ranks that run a command to save at Slurm's signal have the time for that. */
-static unsigned end_grace_ms(const struct pl_hub *hub)
-{
-    unsigned grace_ms = pl_env_ms(PL_ENV_PLUME_KILL_GRACE);
-
-    if (hub->terminated && pl_env_text(PL_ENV_PLUME_SAVE_COMMAND))
-        grace_ms = PL_MAX(grace_ms, pl_env_ms(PL_ENV_PLUME_SAVE_GRACE));
-    return grace_ms;
-}
-
-/* Nodes end their ranks, unless Slurm does: then ranks may use the time that it gives them. */
-static void end_ranks(struct pl_hub *hub, bool slurm_ends)
-{
-    unsigned grace_ms = end_grace_ms(hub);
-
-    hub->state = PL_HUB_ENDING;
-    if (!slurm_ends) {
-        /* First in the log, then done: what follows counts as ours. */
-        pl_hub_event(hub, json_pack("{s:s, s:i, s:i}", "type", "teardown", "signal", SIGTERM,
-                                    "grace_ms", (int)grace_ms));
-        pl_hub_send_log(hub);
-        limit_end(hub, grace_ms);
-        pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_END_RANKS,
-                                               .hub_end_ranks = {grace_ms, rank_to_fail(hub)}});
-    }
-    pl_hub_broadcast(hub, &(struct pl_msg){.type = PL_MSG_HUB_DECIDED,
-                                           .hub_decided = {hub->root, code_of_ended(hub)}});
-}
-
 /* ---- carrying out decisions ---- */
-
-/* All nodes have left, so there is no rank to end. */
-static void record_launch_failure(struct pl_hub *hub, int64_t unstarted)
-{
-    const char *kind = pl_cause_name(PL_CAUSE_LAUNCH);
-    json_t *cause;
-
-    if (hub->refusal)
-        cause = json_pack("{s:s, s:s}", "kind", kind, "text", hub->refusal);
-    else
-        cause = json_pack("{s:s, s:I, s:s}", "kind", kind, "rank", (json_int_t)unstarted, "text",
-                          "this rank never started");
-    pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
-    record_cause(hub, cause, -1);
-}
 
 /* The step is being ended: nodes that have not joined come soon, for their refusal, or never. One
  * that comes after that finds no hub, and waits for its own launch limit. */
@@ -280,17 +122,17 @@ static void record_decision(struct pl_hub *hub, const struct pl_decision *d)
     json_t *cause;
 
     if (d->root >= 0) {
-        cause = describe(hub, &hub->failures[d->root]);
+        cause = pl_hub_cause_of(hub, &hub->failures[d->root]);
         pl_run_state_set_confidence(cause, pl_failure_confidence(&hub->failures[d->root]));
-        add_early_end(hub, &hub->failures[d->root], cause);
+        pl_hub_cause_add_early_end(hub, &hub->failures[d->root], cause);
     } else {
         cause = json_pack("{s:s}", "kind", pl_cause_name(d->kind));
         pl_run_state_set_confidence(cause, d->confidence);
     }
-    record_cause(hub, cause, d->root);
+    pl_hub_record_cause(hub, cause, d->root);
     if (d->slurm_ends)
         pl_hub_write_result(hub); /* Slurm's SIGKILL may come before the ranks' end */
-    end_ranks(hub, d->slurm_ends);
+    pl_hub_end_ranks(hub, d->slurm_ends);
     if (d->root < 0) /* of a job that runs on, as in a GraceTime, Slurm goes on with the launch */
         expect_soon(hub, hub->answer.job_runs ? COME_LATE_MS : COME_MS);
     else if (hub->step->plugin && pl_failure_from_outside(&hub->failures[d->root]))
@@ -402,7 +244,7 @@ static void consider(struct pl_hub *hub)
             record_decision(hub, &d);
             break;
         case PL_DECIDE_LAUNCH:
-            record_launch_failure(hub, e.unstarted);
+            pl_hub_record_launch_failure(hub, e.unstarted);
             break;
         case PL_DECIDE_END:
             pl_hub_finish(hub);
@@ -449,7 +291,7 @@ static void add_failure(struct pl_hub *hub, const struct pl_failure *failure)
     if (hub->state == PL_HUB_GATHERING) /* the plugin's tasks exist before the world */
         hub->state = PL_HUB_RUNNING;
     if (hub->state >= PL_HUB_ENDING)
-        set_role(hub, f->rank, hub->root < 0 ? "collateral" : "cascade");
+        pl_hub_set_role(hub, f->rank, hub->root < 0 ? "collateral" : "cascade");
 }
 
 void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure)
@@ -468,33 +310,9 @@ void pl_hub_left(struct pl_hub *hub, unsigned node_id)
         pl_hub_confirm_bye(hub, node_id);
 }
 
-/* The launch has failed by this cause (consumed): all who have come are refused, and who comes. */
-static void refuse_launch(struct pl_hub *hub, json_t *cause, char *refusal)
-{
-    enum pl_encrypt encrypt;
-
-    pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
-    record_cause(hub, cause, -1);
-    hub->refusal = refusal;
-    hub->state = PL_HUB_ENDING;
-    if (pl_encrypt_read(&encrypt, NULL) < 0) /* no session begins: no latecomer could be told */
-        pl_limit_stop(&hub->launch_limit);
-    if (!pl_limit_runs(&hub->launch_limit)) /* else latecomers get their answer */
-        limit_end(hub, 0);
-    pl_hub_broadcast(
-        hub, &(struct pl_msg){.type = PL_MSG_HUB_REFUSED, .hub_refused.text = hub->refusal});
-}
-
 void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text)
 {
-    const char *node = pl_hub_node_name(&hub->nodes[node_id]);
-    char *refusal = pl_strf("node %s cannot serve the step: %s", node, text);
-
-    pl_log_error("net", "%s", refusal ? refusal : text);
-    refuse_launch(hub,
-                  json_pack("{s:s, s:s, s:s}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "node", node,
-                            "text", text),
-                  refusal);
+    pl_hub_refuse_by_node(hub, node_id, text);
     consider(hub);
 }
 
@@ -504,35 +322,11 @@ void pl_hub_hung(struct pl_hub *hub, json_t *cause, int64_t rank)
         json_decref(cause);
         return;
     }
-    record_cause(hub, cause, -1);
+    pl_hub_record_cause(hub, cause, -1);
     hub->root = rank;
     if (rank >= 0)
-        set_role(hub, (unsigned)rank, "root");
-    end_ranks(hub, false);
-}
-
-static void launch_failed(struct pl_hub *hub)
-{
-    _cleanup_(pl_buf_finish) struct pl_buf missing = {0};
-    _cleanup_free_ char *first = NULL;
-    unsigned n = pl_hub_missing(hub, &missing, &first);
-    char hint[256] = "";
-    json_t *cause;
-
-    /* They cannot tell why: they have not reached us. */
-    snprintf(
-        hint, sizeof(hint),
-        "\nAre they up, and may they connect to port %u of %.64s (PLUME_HUB_PORTS)? A firewall "
-        "may stop them.",
-        (unsigned)hub->port, pl_hub_node_name(&hub->nodes[0]));
-    cause = json_pack("{s:s, s:s++}", "kind", pl_cause_name(PL_CAUSE_LAUNCH), "text",
-                      "no word from these nodes of the step: ", pl_buf_str(&missing), hint);
-    if (cause && first)
-        json_object_set_new(cause, "node", json_string(first));
-    pl_log_error("net", "%u of %u nodes did not join: %s", n, hub->step->nnodes,
-                 pl_buf_str(&missing));
-    refuse_launch(hub, cause,
-                  pl_strf("not all nodes of the step came up (missing: %s)", pl_buf_str(&missing)));
+        pl_hub_set_role(hub, (unsigned)rank, "root");
+    pl_hub_end_ranks(hub, false);
 }
 
 void pl_hub_on_launch_limit(void *ctx)
@@ -540,9 +334,9 @@ void pl_hub_on_launch_limit(void *ctx)
     struct pl_hub *hub = ctx;
 
     if (hub->state == PL_HUB_GATHERING)
-        launch_failed(hub);
+        pl_hub_launch_failed(hub);
     else if (hub->state == PL_HUB_ENDING)
-        limit_end(hub, 0);
+        pl_hub_limit_end(hub, 0);
     consider(hub);
 }
 
@@ -572,12 +366,12 @@ void pl_hub_on_start_limit(void *ctx)
                           "the nodes are up, and this rank has not come within "
                           "PLUME_LAUNCH_TIMEOUT: what was to start it there has ended, or is slow");
         pl_run_state_set_confidence(cause, PL_CONFIDENCE_SEEN);
-        record_cause(hub, cause, -1);
-        end_ranks(hub, false);
+        pl_hub_record_cause(hub, cause, -1);
+        pl_hub_end_ranks(hub, false);
     } else if (rank_in_state(hub, PL_RANK_RUNNING) >= 0) { /* it may save: Slurm gives it time */
         pl_limit_start(&hub->start_limit, LOOK_AGAIN_MS);
     } else {
-        limit_end(hub, end_grace_ms(hub)); /* Slurm was to end them */
+        pl_hub_limit_end(hub, pl_hub_end_grace_ms(hub)); /* Slurm was to end them */
     }
     consider(hub);
 }
@@ -596,8 +390,8 @@ static void node_lost_unheard(struct pl_hub *hub, unsigned node_id, bool host_an
     if (cause && host_answers)
         json_object_set_new(cause, "process", json_string("plrund"));
     pl_run_state_set_confidence(cause, PL_CONFIDENCE_INFERRED);
-    record_cause(hub, cause, -1);
-    end_ranks(hub, false);
+    pl_hub_record_cause(hub, cause, -1);
+    pl_hub_end_ranks(hub, false);
 }
 
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers)
@@ -627,7 +421,7 @@ void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers)
                                               .runtime = host_answers});
     }
     if (hub->state == PL_HUB_GATHERING) /* it does not come again: no need to wait for the rest */
-        launch_failed(hub);
+        pl_hub_launch_failed(hub);
     else if (hub->state == PL_HUB_RUNNING && !hub->cause)
         node_lost_unheard(hub, node_id, host_answers);
     consider(hub);

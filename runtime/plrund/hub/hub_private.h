@@ -2,12 +2,15 @@
 /* The hub's own state, shared by the files of this folder. Each file uses those below it only:
  *
  *   hub.c         life, and the messages of nodes
- *   ending.c      carries out decisions: asks Slurm, records the cause, ends the ranks, finishes
+ *   hang.c        ranks that make no progress, or little
+ *   stall.c, slow.c  which ranks these are; pure
+ *   ending.c      carries out decisions: asks Slurm, ends the ranks, finishes
+ *   launch_failed.c  launches that fail, and their refusal
+ *   end_ranks.c   ends ranks
+ *   cause_record.c  the cause, as it is recorded
  *   finish.c      the last act: all nodes have left
  *   decide.c      from the evidence to a decision; pure
  *   exchange.c    values that ranks exchange
- *   hang.c        ranks that make no progress, or little
- *   stall.c, slow.c  which ranks these are; pure
  *   gpu_errors.c  GPU errors that may explain a failure
  *   result.c      result.json
  *   journal.c     the other files of the attempt and of the trial
@@ -211,7 +214,7 @@ void pl_hub_failed(struct pl_hub *hub, const struct pl_failure *failure); /* cop
 /* It said bye. That is confirmed at once; to the last ones once the files are written. */
 void pl_hub_left(struct pl_hub *hub, unsigned node_id);
 void pl_hub_node_lost(struct pl_hub *hub, unsigned node_id, bool host_answers);
-/* Instead of its daemon: it cannot serve the step. */
+/* The node's daemon has come, and it cannot serve the step, as `text` says. */
 void pl_hub_node_unable(struct pl_hub *hub, unsigned node_id, const char *text);
 /* Appends the names of the nodes that have not come, or are lost: some of them, and how many more.
  * *ret_first: the first one's, NULL = not known; caller frees. Returns their number. */
