@@ -430,7 +430,7 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
     if (r < 0) {
         pl_process_kill(&daemon->process);
         finish(daemon);
-        pl_own_group_remove();
+        pl_own_group_remove(false);
     }
     return r;
 }
@@ -500,12 +500,14 @@ int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
 {
     uint64_t limit_ns = pl_now_ns() + (uint64_t)timeout_ms * 1000000u;
     int r, killed;
+    bool stays;
 
     if (daemon->control < 0)
         return 0;
     if (daemon->end < 0)
         pl_node_daemon_settle(daemon, timeout_ms);
     r = daemon->end;
+    stays = r == 1;
     if (r == 0) /* whoever closes its socket may stay nevertheless */
         r = pl_process_wait(&daemon->process, limit_ns);
     if (r < 0) {
@@ -513,7 +515,7 @@ int pl_node_daemon_stop(struct pl_node_daemon *daemon, unsigned timeout_ms)
         r = killed < 0 ? killed : r;
     }
     finish(daemon);
-    pl_own_group_remove();
+    pl_own_group_remove(stays);
     return PL_MIN(r, 0);
 }
 

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "spank_plugin/own_group.h"
 #include "common/base/macros.h"
+#include "common/base/process.h"
 #include "spank_plugin/own_group_private.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -12,8 +16,9 @@
 
 #define OURS "/plume"
 #define PROCS "/cgroup.procs"
-#define SLUID_LEN 15  /* with its '/' */
-#define PAUSES_MAX 20 /* of 10 ms */
+#define KILL "/cgroup.kill"
+#define SLUID_LEN 15   /* with its '/' */
+#define PAUSES_MAX 100 /* of 10 ms */
 
 /* A folder of a job, "/job_N" or, of Slurm 26.05, "/" and the run's SLUID: 's' and 13 digits of
  * base 32. */
@@ -103,30 +108,113 @@ void pl_own_group_enter(void)
     close(fd);
 }
 
-/* Moves the hub of other nodes' tasks to a group that all such hubs of the node share, and that
- * stays: Slurm can then remove those of the step and the job. Their limits hold for it no more. */
-static void move_out(const char *group, size_t job)
+/* Appends a path. False: there is no room, also for "/cgroup.procs". */
+static bool append(char ret[PATH_MAX], const char *more, size_t len)
 {
-    char shared[PATH_MAX] = "", pids[4096], *pid, *rest;
-    int from = open_procs(group, O_RDONLY), to = -1;
-    ssize_t n = from < 0 ? -1 : read(from, pids, sizeof(pids) - 1);
+    size_t at = strlen(ret);
 
-    if (n > 0) {
-        pids[n] = '\0';
-        memcpy(shared, group, job);
-        memcpy(shared + job, OURS, sizeof(OURS));
-        if (mkdir(shared, 0755) == 0 || errno == EEXIST)
-            to = open_procs(shared, O_WRONLY);
-        for (pid = strtok_r(pids, "\n", &rest); pid && to >= 0; pid = strtok_r(NULL, "\n", &rest))
-            (void)!write(to, pid, strlen(pid));
-    }
-    if (from >= 0)
-        close(from);
-    if (to >= 0)
-        close(to);
+    if (at + len + sizeof(PROCS) > PATH_MAX)
+        return false;
+    memcpy(ret + at, more, len);
+    ret[at + len] = '\0';
+    return true;
 }
 
-void pl_own_group_remove(void)
+/* The group of this job's hubs that stay, "../plume/job_N" next to the job's, which it makes. Its
+ * name tells an epilog whose they are. */
+static bool make_stay(const char *group, size_t job, char ret[PATH_MAX])
+{
+    const char *step = strchr(group + job + 1, '/');
+    size_t len = step ? (size_t)(step - group) - job : 0;
+
+    *ret = '\0';
+    return step && append(ret, group, job) && append(ret, OURS, strlen(OURS)) &&
+           (mkdir(ret, 0755) == 0 || errno == EEXIST) && append(ret, group + job, len) &&
+           (mkdir(ret, 0755) == 0 || errno == EEXIST);
+}
+
+/* Removes the groups of hubs that have ended. Others are not empty: rmdir(2) refuses. */
+static void remove_stays(const char *group, size_t job)
+{
+    char shared[PATH_MAX] = "";
+    const struct dirent *entry;
+    DIR *dir;
+
+    if (!append(shared, group, job) || !append(shared, OURS, strlen(OURS)))
+        return;
+    dir = opendir(shared);
+    while (dir && (entry = readdir(dir)))
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+            unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
+    if (dir)
+        closedir(dir);
+}
+
+/* Calls f for each process of the group; they may be more than it sees at once. */
+static void each_process(const char *group, void (*f)(pid_t pid, int to), int to)
+{
+    char pids[4096], *pid, *rest;
+    int fd = open_procs(group, O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, pids, sizeof(pids) - 1);
+
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0)
+        return;
+    pids[n] = '\0';
+    for (pid = strtok_r(pids, "\n", &rest); pid; pid = strtok_r(NULL, "\n", &rest))
+        f((pid_t)strtol(pid, NULL, 10), to);
+}
+
+static void move_to(pid_t pid, int to)
+{
+    char number[24];
+    int len = snprintf(number, sizeof(number), "%d", (int)pid);
+
+    (void)!write(to, number, (size_t)len);
+}
+
+/* Slurm can then remove the groups of the step and the job. Their limits hold for the hub no more.
+ */
+static void move_out(const char *group, size_t job)
+{
+    char stay[PATH_MAX];
+    int to = make_stay(group, job, stay) ? open_procs(stay, O_WRONLY) : -1;
+
+    if (to < 0)
+        return;
+    each_process(group, move_to, to);
+    close(to);
+}
+
+static void kill_one(pid_t pid, int to)
+{
+    struct pl_process process;
+
+    if (pid <= 1)
+        return;
+    pl_process_open(&process, pid);
+    pl_process_kill(&process);
+    pl_process_close(&process);
+}
+
+/* The kernel kills all at once from 5.14 on; else one that forks as fast as others are killed gets
+ * a look each 10 ms. */
+static void kill_all(const char *group)
+{
+    char path[PATH_MAX] = "";
+    int fd;
+
+    if (!append(path, group, strlen(group)) || !append(path, KILL, strlen(KILL)))
+        return;
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "1", 1) != 1)
+        each_process(group, kill_one, -1);
+    if (fd >= 0)
+        close(fd);
+}
+
+void pl_own_group_remove(bool stays)
 {
     const struct timespec pause = {.tv_nsec = 10000000};
     char group[PATH_MAX];
@@ -135,8 +223,11 @@ void pl_own_group_remove(void)
     if (geteuid() != 0 || !find(group, &job))
         return;
     for (int i = 0; rmdir(group) < 0 && errno == EBUSY && i < PAUSES_MAX; i++) {
-        if (i == PAUSES_MAX / 2) /* none of these processes ends: they have more to do */
+        if (stays)
             move_out(group, job);
+        else if (i >= PAUSES_MAX / 2) /* it is the user's, and nobody would end it after us */
+            kill_all(group);
         nanosleep(&pause, NULL);
     }
+    remove_stays(group, job);
 }

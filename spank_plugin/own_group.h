@@ -7,12 +7,15 @@
 #ifndef PL_SPANK_PLUGIN_OWN_GROUP_H
 #define PL_SPANK_PLUGIN_OWN_GROUP_H
 
+#include <stdbool.h>
+
 /* As root, in a process that is where slurmstepd is: makes the group and enters it.
  * Async-signal-safe. */
 void pl_own_group_enter(void);
 
-/* As root, in slurmstepd: removes the group, for which it waits at most 0.2 s. A hub that outlives
- * the node's tasks goes to a group that all such hubs of the node share. */
-void pl_own_group_remove(void);
+/* As root, in slurmstepd: removes the group, for which it waits at most 1 s. What is in it after
+ * 0.5 s is killed: a user's program can get into it, and Slurm ends nothing there. Where the hub
+ * `stays` for other nodes' tasks, all goes to ../plume/job_N instead, next to the job's group. */
+void pl_own_group_remove(bool stays);
 
 #endif

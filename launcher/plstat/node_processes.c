@@ -35,7 +35,8 @@ static int read_uid(pid_t pid, uid_t *ret)
 }
 
 /* Slurm's groups are called ../slurm/uid_U/job_N/step_S/.. and ../slurmstepd.scope/job_N/.., of
- * 26.05 ../slurmstepd.scope/SLUID/step_S/... */
+ * 26.05 ../slurmstepd.scope/SLUID/step_S/..., and that of our hubs that stay
+ * ../slurmstepd.scope/plume/job_N or SLUID. */
 int64_t pl_node_process_group(const char *text, char ret_sluid[PL_SLUID_SIZE])
 {
     static const char base_32[] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -46,7 +47,8 @@ int64_t pl_node_process_group(const char *text, char ret_sluid[PL_SLUID_SIZE])
     if (p && p[5] >= '0' && p[5] <= '9')
         return strtoll(p + 5, NULL, 10);
     for (p = slurm ? strstr(slurm, "/s") : NULL; p; p = strstr(p + 1, "/s"))
-        if (strspn(p + 2, base_32) == len - 1 && strncmp(p + 1 + len, "/step_", 6) == 0) {
+        if (strspn(p + 2, base_32) == len - 1 &&
+            (p[1 + len] == '\n' || strncmp(p + 1 + len, "/step_", 6) == 0)) {
             memcpy(ret_sluid, p + 1, len);
             ret_sluid[len] = '\0';
             break;

@@ -137,6 +137,54 @@ one_slurmstepd() {
     all_well
 }
 
+# intrude DAEMON: a program of the user's gets into the daemon's group, as one does that takes over a child of
+# the daemon's by ptrace(2); sets INTRUDER. It shows no job in its environment.
+intrude() {
+    # shellcheck disable=SC2016 # for the user's shell
+    as_user env -i sh -c 'echo $$ >intruder.new; mv intruder.new intruder; exec sleep 300' 3>&- &
+    wait_for 20 test -s intruder
+    INTRUDER=$(<intruder)
+    # shellcheck disable=SC2016 # for the inner shell
+    unshare --mount bash -c 'umount /sys/fs/cgroup 2>/dev/null; mount -t cgroup2 none /sys/fs/cgroup &&
+        echo "$1" >"/sys/fs/cgroup$(sed -n "s,^0::,,p" "/proc/$2/cgroup")/cgroup.procs"' _ "$INTRUDER" "$1"
+}
+
+@test "version 2: a program of the user's in the daemon's group ends with the step" {
+    sleeping_step
+    intrude "$DAEMON"
+    [ "$(group_of "$INTRUDER")" = step_0/plume ]
+    scancel "$JOB"
+    wait "$STEP" || true
+    wait_for 20 ended "$INTRUDER"
+    wait_for 20 no_groups_of_jobs
+    all_well
+}
+
+@test "version 2: a program that stays with a hub is in a group of its job's name, and an epilog ends it" {
+    mkfifo -m 0666 gate.0 gate.1
+    # shellcheck disable=SC2016 # for the ranks' shell
+    as_user srun --plume -N2 -n2 bash -c 'echo "$SLURM_JOB_ID" >"job.$RANK"; read -r _ <"gate.$RANK"' 3>&- &
+    step=$!
+    wait_for 30 test -s job.0 -a -s job.1
+    job=$(<job.0)
+    daemon=$(grep -lzxs "PLUME_JOB_ID=$job" /proc/[0-9]*/environ | while IFS=/ read -r _ _ pid _; do
+        [[ $(<"/proc/$pid/comm") != plrund ]] || ! grep -qzx PLUME_NODE_ID=0 "/proc/$pid/environ" || echo "$pid"
+    done)
+    intrude "$daemon"
+    timeout 10 sh -c 'echo go >gate.0'
+    wait_for 30 one_slurmstepd "$job"
+    timeout 10 sh -c 'echo go >gate.1'
+    wait "$step"
+    wait_for 30 ended "$daemon"
+    sed -n 's,^0::,,p' "/proc/$INTRUDER/cgroup"
+    [[ $(sed -n 's,^0::,,p' "/proc/$INTRUDER/cgroup") =~ /plume/$JOB_FOLDER$ ]]
+    SLURM_JOB_ID=$job SLURM_JOB_UID=$PLAIN_UID \
+        SLURM_JOB_SLUID=$(sed -nE 's,^0::.*/plume/(s[0-9A-Z]{13})$,\1,p' "/proc/$INTRUDER/cgroup") \
+        plstat ghosts --epilog --end --yes
+    wait_for 20 ended "$INTRUDER"
+    all_well
+}
+
 need_controllers() {
     cgroup2_has memory || skip 'version 1 has the controllers here: ./dev soak cgroup2'
 }

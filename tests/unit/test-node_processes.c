@@ -301,6 +301,9 @@ static void test_group(void **state)
          -1},
         {"0::/system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500/step_batch/slurm\n", "sEKNKTV3WPV500",
          -1},
+        /* a hub that stays */
+        {"0::/slurmstepd.scope/plume/job_7\n", "", 7},
+        {"0::/slurmstepd.scope/plume/sEKNKTV3WPV500\n", "sEKNKTV3WPV500", -1},
         {"0::/slurmstepd.scope/sEKNKTV3WPV500/user\n", "", -1},  /* no step of it */
         {"0::/slurmstepd.scope/sEKNKTV3WPV50/step_0\n", "", -1}, /* too short, too long */
         {"0::/slurmstepd.scope/sEKNKTV3WPV5000/step_0\n", "", -1},
