@@ -316,7 +316,7 @@ def main():
                "after their start. With --kill-on-bad-exit they get SIGTERM, which submitit's ranks ignore, and "
                "SIGKILL after KillWait: 5 s here, 30 s by Slurm's default.")
         b.note("submitit's states need slurmdbd, which is not there: not measured.")
-        b.note("not measured: test-tube, Hydra's launcher (it calls submitit and waits), TorchX, simple_slurm, "
+        b.note("launchers.py has others: Hydra, test-tube, TorchX, simple_slurm, a script by hand. Not measured: "
                "dask-jobqueue, Lightning.")
         b.finish()
 
