@@ -27,14 +27,14 @@ static bool may_ask(const struct pl_run *run, uid_t *ret_uid)
     _cleanup_free_ char *here = theirs ? pl_slurm_cluster() : NULL;
     struct stat st;
 
-    if (pl_run_is_local(run) || (here && strcmp(here, theirs) != 0) ||
-        stat(pl_run_dir(run), &st) < 0)
+    if ((here && strcmp(here, theirs) != 0) || stat(pl_run_dir(run), &st) < 0)
         return false;
     *ret_uid = st.st_uid;
     return st.st_uid == geteuid() || geteuid() == 0;
 }
 
-/* True unless an answer from after the trial's end shows that its job has ended, too. */
+/* True unless an answer from after the trial's end shows that its job has ended, too. jobs: NULL if
+ * there is none, as on another cluster. */
 static bool is_unsettled(const struct pl_trial_status *ts, const struct pl_slurm_jobs *jobs)
 {
     const struct pl_slurm_job *job = pl_slurm_jobs_find(jobs, ts->array, ts->task);
@@ -48,14 +48,17 @@ static bool is_unsettled(const struct pl_trial_status *ts, const struct pl_slurm
 
 void pl_run_status_settle(struct pl_run_status *s, struct pl_slurm_view *slurm)
 {
+    const struct pl_slurm_jobs *jobs = NULL;
     bool any = false;
     uid_t uid;
 
     for (size_t i = 0; i < s->n_trials; i++)
         any |= is_open(&s->trials[i]);
-    if (!any || !may_ask(s->run, &uid))
+    if (!any || pl_run_is_local(s->run))
         return;
+    if (may_ask(s->run, &uid))
+        jobs = pl_slurm_view_get(slurm, uid);
     for (size_t i = 0; i < s->n_trials; i++)
         if (is_open(&s->trials[i]))
-            s->trials[i].unsettled = is_unsettled(&s->trials[i], pl_slurm_view_get(slurm, uid));
+            s->trials[i].unsettled = is_unsettled(&s->trials[i], jobs);
 }
