@@ -317,6 +317,7 @@ _LOOK_S = 1  # between looks for results
 _ASK_S = 10  # between questions to plstat if no file changes: a trial may end without a result
 _SETTLE_S = 3  # the same while a trial has failed just now, which Slurm may start again
 _PATIENCE_S = 60  # plstat may fail for so long
+_LAST_S = 2  # the last look, when the time is over
 
 
 def _results(folder, numbers):
@@ -341,25 +342,34 @@ class Sweep(dict):
         """Yields each trial once, as it ends, in the form of ["trials"]: first those that have ended, whatever
         their state is. A trial that starts again, by --requeue-on or by Slurm, is yielded after its last attempt,
         and one of a retry that was submitted before this call after that. Raises TimeoutError if trials are left
-        `timeout` seconds after this call. It looks at the run folder once a second; plstat is asked if a result
-        has come, and else every ten seconds for trials that end without one."""
+        `timeout` seconds after this call: it looks once more then, for up to two seconds; the first look has no
+        limit. It looks at the run folder once a second; plstat is asked if a result has come, and else every ten
+        seconds for trials that end without one. A warning tells if their end cannot be seen, as on a host of
+        another cluster."""
         return self._ended(None if timeout is None else time.monotonic() + timeout)
 
     def _ended(self, limit):
         left = {trial["trial"] for trial in self["trials"]}
-        asked, earliest, latest, failed = None, 0, 0, None
+        asked, earliest, latest, failed, told = None, 0, 0, None, False
         while left:
             begin, ended = time.monotonic(), []
+            last = limit is not None and begin >= limit  # the caller's loop may have taken long
             try:
                 marks = _results(self["folder"], left)
-                if begin >= latest or (marks != asked and begin >= earliest):
-                    now = [t for t in sweep(self["folder"])["trials"]
+                if last or begin >= latest or (marks != asked and begin >= earliest):
+                    rest = None if limit is None or asked is None else _LAST_S if last else limit - begin
+                    answer = _ask(self["folder"], rest)
+                    now = [t for t in answer["trials"]
                            if t["trial"] in left and t["state"] not in ("waiting", "running")]
                     ended = [t for t in now if not t.get("may_start_again")]
                     asked, failed = marks, None
                     earliest = begin + 10 * (time.monotonic() - begin)  # of many trials
                     latest = max(begin + (_ASK_S if ended == now else _SETTLE_S), earliest)
-            except (OSError, RuntimeError):  # a file system that is away
+                    if answer["partial"] and not told and len(ended) < len(left):
+                        told = True
+                        warnings.warn("plume: a trial that ends without a result may not be seen to end: "
+                                      + "; ".join(answer["notes"][:3]), stacklevel=2)
+            except (OSError, LookupError, RuntimeError, subprocess.TimeoutExpired):  # a file system that is away
                 failed = failed or begin
                 if begin - failed > _PATIENCE_S:
                     raise
@@ -367,21 +377,17 @@ class Sweep(dict):
                 left.remove(trial["trial"])
                 asked.pop(trial["trial"], None)
                 yield trial
-            now = time.monotonic()
-            if left and limit is not None and now >= limit:
+            if left and last:
                 raise TimeoutError(f"plume: {len(left)} of {len(self['trials'])} trials have not ended")
+            now = time.monotonic()
             if left and not ended:
                 pause = min(max(_LOOK_S, 10 * (now - begin)), _ASK_S)
-                time.sleep(pause if limit is None else min(pause, limit - now))
+                time.sleep(pause if limit is None else max(min(pause, limit - now), 0))
 
 
-def sweep(name="last"):
-    """A sweep and its trials, as `plstat sweep --json` shows them; plstat(1) names the keys. Values of
-    params are strings. Trials may still wait or run. Where Slurm or a hub did not answer, "partial" is
-    True and "notes" tells why. The result is a dict, and has as_completed(). Raises LookupError if there is
-    no such sweep, and RuntimeError if plstat fails."""
-    done = subprocess.run(["plstat", "sweep", "--json", "--", str(name) if isinstance(name, int) else name], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def _ask(name, limit_s):
+    done = subprocess.run(["plstat", "sweep", "--json", "--", str(name) if isinstance(name, int) else name],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s)
     if done.returncode not in (0, 4):
         text = done.stderr.decode("utf-8", "replace").strip()
         raise (LookupError if done.returncode == 3 else RuntimeError)(text or f"plstat ended with {done.returncode}")
@@ -389,3 +395,11 @@ def sweep(name="last"):
         return Sweep(json.loads(done.stdout.decode("utf-8")))
     except ValueError:  # the program ignores SIGCHLD, and so does not get exit codes
         raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or "plstat reports nothing") from None
+
+
+def sweep(name="last"):
+    """A sweep and its trials, as `plstat sweep --json` shows them; plstat(1) names the keys. Values of
+    params are strings. Trials may still wait or run. Where Slurm or a hub did not answer, "partial" is
+    True and "notes" tells why. The result is a dict, and has as_completed(). Raises LookupError if there is
+    no such sweep, and RuntimeError if plstat fails."""
+    return _ask(name, None)

@@ -507,6 +507,58 @@ finally:
 """, **env), "TimeoutError: plume: 1 of 2 trials have not ended")
 
 
+def test_as_completed_when_the_time_is_over(step):
+    runs = step.path("runs")
+    shutil.copytree(os.path.join(FOLDER, "..", "..", "tests", "fixtures", "runs"), runs)
+    plstat = os.path.join(os.path.dirname(os.path.abspath(harness.PLRUND)), "plstat")
+    os.mkdir(step.path("before"))
+    with open(step.path("before/plstat"), "w", encoding="utf-8") as f:
+        f.write(f"#!/bin/bash\n[[ ! -e {step.path('hangs')} ]] || exec sleep 60\nexec {plstat} \"$@\"\n")
+    os.chmod(step.path("before/plstat"), 0o755)
+    env = {"PATH": step.path("before") + ":/usr/bin:/bin", "SLURM_CONF": "/nonexistent"}
+    begin = f"""
+import os, time, warnings
+warnings.simplefilter("ignore")
+path = {runs + "/done/trial-0000/result.json"!r}
+os.rename(path, path + ".new")
+sweep = plume.sweep({runs + "/done"!r})
+"""
+    # What ended while the loop's body ran has ended.
+    equal(program(begin + """
+for trial in sweep.as_completed(timeout=0.5):
+    print(trial["trial"])
+    if trial["trial"] == 1:
+        time.sleep(0.6)
+        os.rename(path + ".new", path)
+""", **env), "1\n0\n")
+    # plstat does not answer any more: the time is over, all the same.
+    out = program(begin + f"""
+completed = sweep.as_completed(timeout=2)
+start = time.monotonic()
+print(next(completed)["trial"])
+open({step.path("hangs")!r}, "w").close()
+os.rename(path + ".new", path)
+try:
+    next(completed)
+except TimeoutError as e:
+    print(e, 2 <= time.monotonic() - start < 30)
+""", **env)
+    equal(out, "1\nplume: 1 of 2 trials have not ended True\n")
+    os.unlink(step.path("hangs"))
+    # Without Slurm nobody sees that a trial has ended without a result: it is told, once.
+    equal(program(f"""
+import warnings
+with warnings.catch_warnings(record=True) as got:
+    warnings.simplefilter("always")
+    try:
+        list(plume.sweep({runs + "/waiting"!r}).as_completed(timeout=0))
+    except TimeoutError as e:
+        print(e)
+print(len(got), got[0].message)
+""", **env), "plume: 2 of 2 trials have not ended\n1 plume: a trial that ends without a result may not be seen to end: "
+          "cannot ask Slurm: cannot read SLURM_CONF '/nonexistent'\n")
+
+
 def test_callbacks(step):
     fake_package(step, "lightning.pytorch.callbacks", Callback=object)
     fake_package(step, "lightning.pytorch.loggers.logger", Logger=object)
