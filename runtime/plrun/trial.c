@@ -106,6 +106,16 @@ static int write_claim(int dir_fd, const struct claim *c, const char *path, stru
     return r < 0 ? pl_error_errno(err, r, "cannot write '%s'", path) : 0;
 }
 
+/* Removes a folder and its claim. By path: NFS may have forgotten the folder that is open. */
+static void remove_claim(int trial_fd, const char *temp)
+{
+    _cleanup_free_ char *claim = pl_path_join(temp, "claim");
+
+    if (claim)
+        unlinkat(trial_fd, claim, 0);
+    unlinkat(trial_fd, temp, AT_REMOVEDIR);
+}
+
 /* Takes attempt K; -EEXIST where it is taken. */
 static int take_attempt(
     int trial_fd, const char *name, const struct claim *c, const char *path, struct pl_error *err)
@@ -117,9 +127,8 @@ static int take_attempt(
     if (!temp)
         return pl_error_set(err, -ENOMEM, "out of memory");
     r = pl_own_folder_make(trial_fd, temp, pl_own_mode(trial_fd, 0777), &fd, err);
-    if (r < 0)
-        return r;
-    r = write_claim(fd, c, path, err);
+    if (r == 0)
+        r = write_claim(fd, c, path, err);
     if (r == 0) {
         r = pl_file_place(trial_fd, temp, name); /* fails on a folder that has something in it */
         if (r == -ENOTEMPTY)
@@ -127,10 +136,8 @@ static int take_attempt(
         else if (r < 0 && r != -EEXIST)
             pl_error_errno(err, r, "cannot make the folder of '%s'", path);
     }
-    if (r < 0) {
-        unlinkat(fd, "claim", 0);
-        unlinkat(trial_fd, temp, AT_REMOVEDIR);
-    }
+    if (r < 0)
+        remove_claim(trial_fd, temp);
     return r;
 }
 

@@ -17,9 +17,9 @@
 
 #include <cmocka.h>
 
-static bool bad_sync; /* the disk does not take the claim */
+static int bad_sync; /* the disk does not take the claim: the errno */
 
-int fsync(int fd)
+static bool has_path(int fd, const char *part)
 {
     char path[PATH_MAX], link[32];
     ssize_t n;
@@ -27,11 +27,26 @@ int fsync(int fd)
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     n = readlink(link, path, sizeof(path) - 1);
     path[n > 0 ? n : 0] = '\0';
-    if (bad_sync && strstr(path, "/claim")) {
-        errno = EIO;
+    return strstr(path, part) != NULL;
+}
+
+int fsync(int fd)
+{
+    if (bad_sync && has_path(fd, "/claim")) {
+        errno = bad_sync;
         return -1;
     }
     return (int)syscall(SYS_fsync, fd);
+}
+
+/* The server has forgotten the folder that is open. */
+int unlinkat(int fd, const char *name, int flags)
+{
+    if (bad_sync == ESTALE && has_path(fd, "/attempt-0.")) {
+        errno = ESTALE;
+        return -1;
+    }
+    return (int)syscall(SYS_unlinkat, fd, name, flags);
 }
 
 static void test_claim_first_and_again(void **state)
@@ -79,10 +94,23 @@ static void test_claim_refused_by_disk(void **state)
     struct pl_error err = {0};
     unsigned attempt = 77;
 
-    bad_sync = true;
+    bad_sync = EIO;
     assert_int_equal(pl_trial_claim(&attempt, &err), -EIO);
-    bad_sync = false;
+    bad_sync = 0;
     assert_int_not_equal(access(in_run("trial-0000/attempt-0"), F_OK), 0);
+    assert_int_equal(pl_trial_claim(&attempt, &err), 0);
+    assert_int_equal(attempt, 0);
+}
+
+static void test_claim_in_a_stale_folder(void **state)
+{
+    struct pl_error err = {0};
+    unsigned attempt = 77;
+
+    bad_sync = ESTALE;
+    assert_int_equal(pl_trial_claim(&attempt, &err), -ESTALE);
+    bad_sync = 0;
+    assert_int_equal(rmdir(in_run("trial-0000")), 0); /* nothing is left */
     assert_int_equal(pl_trial_claim(&attempt, &err), 0);
     assert_int_equal(attempt, 0);
 }
@@ -393,6 +421,7 @@ int main(void)
         IN_RUN(test_claim_first_and_again),
         IN_RUN(test_claim_refused_at_close),
         IN_RUN(test_claim_refused_by_disk),
+        IN_RUN(test_claim_in_a_stale_folder),
         IN_RUN(test_claim_by_array),
         IN_RUN(test_claim_by_retry),
         IN_RUN(test_claim_finished),
