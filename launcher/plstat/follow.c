@@ -211,27 +211,36 @@ static int read_file(struct pl_follow *f,
     return 0;
 }
 
-/* The place at which the last lines begin. */
+static bool is_end(char c)
+{
+    return c == '\n' || c == '\r';
+}
+
+/* The place at which the last lines begin, by the rules of pl_lines_add(): "\r\n" ends one line,
+ * and a carriage return without text before it none. */
 static off_t last_lines(struct pl_follow *f, int fd, off_t size, int64_t lines)
 {
+    int64_t left = -1; /* ends to be found; -1: neither text nor an end was seen */
     off_t at = size;
+    char next = '\0';
 
-    while (at > 0) {
-        size_t want = (size_t)PL_MIN(at, (off_t)CHUNK_BYTES);
-        ssize_t n = pread(fd, f->chunk, want, at - (off_t)want);
+    for (off_t from; at > 0; at = from) {
+        size_t len = (size_t)PL_MIN(at, (off_t)CHUNK_BYTES - 1), before = (off_t)len < at;
 
-        if (n != (ssize_t)want)
+        from = at - (off_t)len;
+        if (pread(fd, f->chunk, before + len, from - (off_t)before) != (ssize_t)(before + len))
             return at;
-        at -= n;
-        for (ssize_t i = n; i-- > 0;) {
-            bool ends = f->chunk[i] == '\n' || f->chunk[i] == '\r';
+        for (size_t i = before + len; i-- > before;) {
+            char c = f->chunk[i], previous = i > 0 ? f->chunk[i - 1] : '\n';
 
-            /* The end of the last line counts as no line, and "\r\n" once. */
-            if (!ends || at + i + 1 == size ||
-                (f->chunk[i] == '\r' && i + 1 < n && f->chunk[i + 1] == '\n'))
-                continue;
-            if (--lines <= 0)
-                return at + i + 1;
+            if (!is_end(c))
+                left = left < 0 ? lines : left;
+            else if (c == '\n' || (!is_end(previous) && next != '\n')) {
+                left = left < 0 ? lines : left - 1;
+                if (left == 0)
+                    return from + (off_t)(i + 1 - before);
+            }
+            next = c;
         }
     }
     return 0;

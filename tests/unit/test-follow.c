@@ -135,6 +135,18 @@ static const char *rest(struct fixture *t)
     return pl_buf_str(&t->out);
 }
 
+/* Both. */
+static const char *all(struct fixture *t)
+{
+    _cleanup_free_ char *first = strdup(seen(t));
+    _cleanup_free_ char *last = strdup(rest(t));
+
+    t->out.len = 0;
+    pl_buf_adds(&t->out, first);
+    pl_buf_adds(&t->out, last);
+    return pl_buf_str(&t->out);
+}
+
 static const char *notes(struct fixture *t)
 {
     return pl_buf_str(&t->notes);
@@ -381,6 +393,40 @@ static void test_follow_pass_of_last_lines(void **state)
     assert_string_equal(seen(t), "c\nnew\n");
 }
 
+/* A bar that begins with a carriage return, and what a chunk cuts. */
+static void test_follow_pass_of_last_lines_of_bars(void **state)
+{
+    static const struct {
+        int64_t lines;
+        const char *text, *seen;
+    } cases[] = {
+        {1, "a\n\r", "a\n"},
+        {2, "a\n\rb\n", "a\nb\n"},
+        {3, "a\n\r1 %\r2 %", "a\n1 %\n2 %\n"},
+        {2, "a\rb\r\n\r", "a\nb\n"},
+        {2, "a\n\r\r\n", "a\n\n"},
+        {1, "\r", ""},
+    };
+    struct fixture *t = *state;
+    _cleanup_free_ char *line = malloc(65540);
+
+    for (size_t i = 0; i < PL_COUNT(cases); i++) {
+        replace(t, "rank-0.out", cases[i].text);
+        start_with(t, (struct pl_follow_options){"0", true, true, cases[i].lines, false});
+        assert_string_equal(all(t), cases[i].seen);
+        pl_follow_destroy(PL_TAKE(t->follow));
+    }
+    for (size_t len = 65530; len < 65540; len++) {
+        memset(line, 'x', len);
+        memcpy(line + len - 2, "\n", 2);
+        replace(t, "rank-0.out", "a\r\n");
+        add(t, "rank-0.out", line);
+        start_with(t, (struct pl_follow_options){"0", true, true, 2, false});
+        assert_memory_equal(seen(t), "a\nxxx", 5);
+        pl_follow_destroy(PL_TAKE(t->follow));
+    }
+}
+
 static void test_follow_pass_of_whole_files(void **state)
 {
     struct fixture *t = *state;
@@ -431,6 +477,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_follow_pass_of_carriage_returns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_long_lines, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_last_lines, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_follow_pass_of_last_lines_of_bars, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_whole_files, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_follow_pass_of_what_is_no_file, set_up, tear_down),
     };
