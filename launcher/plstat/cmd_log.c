@@ -48,7 +48,7 @@ static void say(const char *text)
 
 static int write_out(void *ctx, const char *data, size_t len, struct pl_error *err)
 {
-    int r = pl_write_all(STDOUT_FILENO, data, len);
+    int r = pl_plstat_write(data, len);
 
     return r < 0 ? pl_error_errno(err, r, "cannot write the output") : 0;
 }
@@ -322,11 +322,12 @@ static int wait_for_pass(const struct log *log, uint64_t took_ns, struct pl_erro
 
     if (poll(&p, 1, (int)PL_MIN(ms, (uint64_t)PASS_MOST_MS)) <= 0)
         return 0;
-    if (p.revents & (POLLERR | POLLNVAL)) {
+    /* A socket reports POLLHUP. So does a terminal, which sends SIGHUP, too. */
+    if ((p.revents & (POLLERR | POLLNVAL)) || !isatty(STDOUT_FILENO)) {
         raise(SIGPIPE);
         return pl_error_set(err, -EPIPE, "cannot write the output: %s", strerror(EPIPE));
     }
-    poll(NULL, 0, PASS_MS); /* POLLHUP of a terminal: SIGHUP is on its way */
+    poll(NULL, 0, PASS_MS);
     return 0;
 }
 

@@ -483,8 +483,7 @@ int main(int argc, char **argv)
         r = pl_plstat_watch(&ps, report);
     } else {
         r = report(&ps);
-        if (fwrite(pl_buf_str(&ps.text), 1, ps.text.len, stdout) != ps.text.len ||
-            fflush(stdout) != 0) {
+        if (pl_plstat_write(pl_buf_str(&ps.text), ps.text.len) < 0) {
             pl_term_complain(stderr, "plstat", "cannot write the report");
             r = PL_EXIT_FAILED;
         }

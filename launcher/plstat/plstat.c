@@ -4,8 +4,11 @@
 #include "common/base/utf8.h"
 #include "launcher/plstat/words.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <string.h>
+
+#define WRITE_MS 1000 /* between tries to write to a full pipe */
 
 void pl_plstat_reset(struct pl_plstat *ps)
 {
@@ -15,6 +18,22 @@ void pl_plstat_reset(struct pl_plstat *ps)
     ps->text = (struct pl_buf){0};
     json_decref(PL_TAKE(ps->doc));
     ps->any_failure = false;
+}
+
+int pl_plstat_write(const char *data, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = write(STDOUT_FILENO, data, len);
+        struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+
+        if (n < 0 && errno == EAGAIN)
+            poll(&p, 1, WRITE_MS);
+        else if (n < 0 && errno != EINTR)
+            return -errno;
+        data += PL_MAX(n, 0);
+        len -= (size_t)PL_MAX(n, 0);
+    }
+    return 0;
 }
 
 /* Finds the array of a task that is given by its own job number, which squeue's "%A" shows. */

@@ -111,6 +111,9 @@ int pl_plstat_earlier(struct pl_plstat *ps, const struct pl_trial_status *ts);
 /* Adds a line for each node of the trial that Slurm has drained or given up. */
 int pl_plstat_node_reasons(struct pl_plstat *ps, const struct pl_trial_status *ts);
 
+/* Writes all of it to stdout, also where another process has made that non-blocking. -errno. */
+int pl_plstat_write(const char *data, size_t len);
+
 /* Repeats `report` until a signal or 'q'; returns an exit code. */
 int pl_plstat_watch(struct pl_plstat *ps, int (*report)(struct pl_plstat *ps));
 

@@ -23,7 +23,7 @@ struct watch {
 
 static void write_out(const char *s, size_t len)
 {
-    if (pl_write_all(STDOUT_FILENO, s, len) < 0)
+    if (pl_plstat_write(s, len) < 0)
         return; /* wait_for_next_report() notices a closed stdout */
 }
 
@@ -118,7 +118,7 @@ static int wait_for_next_report(struct watch *w, double seconds)
             if (key == ' ')
                 return -1;
         }
-        if (p[2].revents & (POLLERR | POLLNVAL))
+        if (p[2].revents) /* a socket and a terminal report POLLHUP */
             return PL_EXIT_OK;
     }
 }
