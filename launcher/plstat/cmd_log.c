@@ -283,6 +283,22 @@ static int report_end(struct log *log, const struct pl_trial_status *ts, struct 
     return 0;
 }
 
+/* Says that there is no file of the ranks. */
+static int say_nothing(const struct log *log, struct pl_error *err)
+{
+    const char *ranks = log->ps->log.ranks;
+    _cleanup_free_ char *text =
+        ranks
+            ? pl_strf("%s: there is no output of ranks %s: see plstat show %s", log->name, ranks,
+                      log->name)
+            : pl_strf("%s: no rank has written anything: see plstat show %s", log->name, log->name);
+
+    if (!text)
+        return pl_error_nomem(err);
+    say(text);
+    return 0;
+}
+
 /* Asks for the trial's state. *ret_ended: it has ended, and all is shown. */
 static int ask(struct log *log, bool *ret_ended, struct pl_error *err)
 {
@@ -303,6 +319,8 @@ static int ask(struct log *log, bool *ret_ended, struct pl_error *err)
         return 0;
     *ret_ended = true;
     r = end_attempt(log, err);
+    if (r == 0 && log->ps->log.ranks && log->follow && !pl_follow_n_files(log->follow))
+        r = say_nothing(log, err);
     return r < 0 ? r : report_end(log, ts, err);
 }
 
@@ -369,7 +387,6 @@ static int show(struct log *log, struct pl_error *err)
 {
     _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
     _cleanup_(pl_slurm_view_finish) struct pl_slurm_view slurm = {0};
-    _cleanup_free_ char *text = NULL;
     int r = open_attempt(log, err);
 
     if (r == 0)
@@ -384,11 +401,7 @@ static int show(struct log *log, struct pl_error *err)
     say_waiting(log, &s->trials[0]);
     if (log->said_waiting || (log->follow && pl_follow_n_files(log->follow)))
         return 0;
-    text = pl_strf("%s: no rank has written anything: see plstat show %s", log->name, log->name);
-    if (!text)
-        return pl_error_nomem(err);
-    say(text);
-    return 0;
+    return say_nothing(log, err);
 }
 
 /* RUN/trial-0000/attempt-1: that attempt. False: the word names none. */
@@ -403,6 +416,20 @@ static bool names_attempt(const char *word, unsigned *ret)
         return false;
     *ret = (unsigned)n;
     return true;
+}
+
+/* A job of several steps stands for the newest one. */
+static void say_step(const struct log *log)
+{
+    const char *word = log->ps->word, *step = pl_run_sweep(log->run);
+    size_t len = strlen(word);
+    _cleanup_free_ char *text = NULL;
+
+    if (strncmp(step, word, len) != 0 || step[len] != '.' || strcmp(step + len, ".0") == 0)
+        return;
+    text = pl_strf("%s is the newest step of job %s", step, word);
+    if (text)
+        say(text);
 }
 
 static int choose_trial(struct log *log, int64_t trial, struct pl_error *err)
@@ -440,6 +467,7 @@ int pl_cmd_log(struct pl_plstat *ps, struct pl_error *err)
                                               : "the job has no run folder: only Slurm's own file "
                                                 "has its output (scontrol show job)");
     log.run = PL_TAKE(target.run);
+    say_step(&log);
     r = choose_trial(&log, target.trial, err);
     ps->check |= ps->log.follow;
     if (r == 0)
