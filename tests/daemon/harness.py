@@ -221,11 +221,11 @@ class Hub(Lines):
 class Task:
     """A process that runs as a task of the plugin's does, and stays."""
 
-    def __init__(self, action):
+    def __init__(self, action, act=signal.pause):
         before = signal.signal(signal.SIGTERM, action)
         self.pid = os.fork()
         while self.pid == 0:
-            signal.pause()
+            act()
         signal.signal(signal.SIGTERM, before)
         self.status = None
 

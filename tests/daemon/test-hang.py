@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Ranks that make no progress: real processes that sleep, wait, compute or are stopped, and who is named.
 PLUME_HANG_LIMIT is short here."""
+import ctypes
 import os
+import select
 import shutil
 import signal
 import socket
@@ -300,6 +302,59 @@ def test_silence_without_steps_is_a_hint(step):
     job.steps([0, 1], 1, 1)
     job.expect("stall", state="over")
     job.end()
+
+
+class Executed(harness.Task):
+    """A task of the plugin's, which begins its program when it is told to, with an environment of any shape."""
+
+    def __init__(self):
+        self.go, theirs = socket.socketpair()
+        super().__init__(signal.SIG_DFL, lambda: self.begin(theirs))
+        theirs.close()
+
+    @staticmethod
+    def begin(sock):
+        block = sock.recv(1 << 16).split(b"\0")
+        texts = (ctypes.c_char_p * (len(block) + 1))(*block, None)
+        argv = (ctypes.c_char_p * 3)(b"sleep", b"1000", None)
+        ctypes.CDLL(None).execve(b"/bin/sleep", argv, texts)
+
+    def run(self, *entries):
+        self.go.sendall(b"\0".join(entries))
+        wait_for("the program", self.runs)
+
+    def runs(self):
+        with open(f"/proc/{self.pid}/environ", "rb") as f:
+            return b"PLUME_RUNTIME=" in f.read()
+
+    def close(self):
+        self.go.close()
+        super().close()
+
+
+def test_changed_variables_and_a_shell_that_reads_its_own(step):
+    """bash writes a NUL over the '=' of each of its variables for a moment: that changes nothing."""
+    step.tasks_per_node = 3
+    d = step.start(PLUME_PLUGIN="1")
+    tasks = [step.keep(Executed()) for _ in range(3)]
+    ranks = [step.keep(d.rank("starter", i, local_rank=i, guarded=False, pid=task.pid, capture=True))
+             for i, task in enumerate(tasks)]
+    envs = []
+    for r in ranks:
+        envs.append([text.encode() for text in r.expect("world")["env"]]
+                    + [f"SLURM_JOB_ID={step.job}".encode(), b"SLURM_STEP_ID=0"])
+    tasks[0].run(*(text.replace(b"=", b"\0") if text.startswith(b"RANK=") else text for text in envs[0]))
+    tasks[1].run(*(b"MASTER_PORT=1" if text.startswith(b"MASTER_PORT=") else text for text in envs[1]))
+    told = select.select([r.err.out for r in ranks], [], [], harness.LIMIT)[0]
+    text = b"".join(os.read(fd, 4096) for fd in told).decode()
+    assert text.startswith("plume: node n0: warning: rank 1 has MASTER_PORT=1 instead of "), text
+    for i, r in enumerate(ranks):
+        tasks[i].close()
+        r.err.end(), r.out.end()
+        equal(r.err.read_all(), b"")
+        d.control.send(type="exited", rank=i, status=0)
+    d.control.close()
+    equal(d.wait(), 0)
 
 
 def test_bad_policy_is_refused(step):

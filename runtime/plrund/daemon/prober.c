@@ -17,7 +17,7 @@
 #define STACK_BYTES                                                                                \
     ((size_t)192 * 1024) /* as JSON six times as much at most: less than a frame                   \
                           */
-#define VALUE_MAX 256    /* bytes of a variable */
+#define VALUE_MAX 512    /* bytes of a variable */
 #define STACK_MS (PL_STACK_LIMIT_MS + 2000)
 
 const char *const pl_prober_variables[] = {
@@ -136,19 +136,24 @@ start_stack(int fd, const struct pl_slurm_step *step, const struct pl_prober_req
         send_part(fd, request->rank, "", 0);
 }
 
-/* Appends NAME=VALUE and a NUL to the part, the value cut. Nothing if there is no such variable. */
-static void
+/* Appends NAME=VALUE and a NUL to the part, the value cut. False if only the name is there: bash
+ * writes a NUL over each '=' while it reads its variables. */
+static bool
 add_variable(struct pl_prober_answer *answer, const struct pl_buf *env, const char *name)
 {
     size_t len = strlen(name), left = PL_PROBER_PART - answer->part.len;
+    bool half = false;
 
-    for (const char *p = env->data; p < env->data + env->len; p += strlen(p) + 1)
+    for (const char *p = env->data; p < env->data + env->len; p += strlen(p) + 1) {
         if (strncmp(p, name, len) == 0 && p[len] == '=') {
             int n = snprintf(answer->part.text + answer->part.len, left, "%.*s", VALUE_MAX, p);
 
             answer->part.len += (uint32_t)PL_MIN((size_t)n + 1, left);
-            return;
+            return true;
         }
+        half = half || strcmp(p, name) == 0;
+    }
+    return !half;
 }
 
 /* The task's process has another environment until Slurm has run its TaskProlog and begins the
@@ -158,12 +163,15 @@ look_at_env(int fd, const struct pl_slurm_step *step, const struct pl_prober_req
 {
     _cleanup_(pl_buf_finish) struct pl_buf env = {0};
     struct pl_prober_answer answer = {.what = PL_PROBER_ENV, .rank = request->rank};
+    bool whole = true;
 
     if (read_env_of_step(step, request->pid, &env) && pl_buf_addc(&env, '\0') == 0) {
         add_variable(&answer, &env, "PLUME_RUNTIME");
         for (const char *const *name = pl_prober_variables; answer.part.len && *name; name++)
-            add_variable(&answer, &env, *name);
+            whole = add_variable(&answer, &env, *name) && whole;
     }
+    if (!whole)
+        answer.part.len = 0;
     send(fd, &answer, sizeof(answer), MSG_NOSIGNAL);
 }
 

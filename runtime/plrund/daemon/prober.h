@@ -18,7 +18,7 @@ enum pl_prober_what {
     PL_PROBER_LOOK,  /* answered by one packet */
     PL_PROBER_STACK, /* answered by packets with text; the last one has none */
     PL_PROBER_ENV,   /* answered by one packet: its text has the rank's variables, NAME=VALUE with
-                        a NUL each; none before the program has begun */
+                        a NUL each; none before the program has begun, and while it reads them */
 };
 
 struct pl_prober_request {
