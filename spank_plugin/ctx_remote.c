@@ -298,7 +298,7 @@ static void task_exit(spank_t spank)
     if (self.n_tasks && --self.n_tasks == 0)
         self.late = pl_node_daemon_settle(&self.daemon, SETTLE_MS) == -ETIMEDOUT;
     /* slurmstepd's stderr is the step's until it waits for the end of the tasks' output. */
-    pl_daemon_said_read(self.daemon.said, &self.lines_left, show);
+    pl_daemon_said_read(self.daemon.said, STDERR_FILENO, &self.lines_left, show);
 }
 
 static void on_exit_hook(void)

@@ -5,12 +5,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 1024 /* what is longer is cut */
 #define READS_MAX 32        /* of 4096 bytes: a pipe holds half of that, and more may come */
+#define ROOM_MS 1000        /* srun may be slow, or stopped; once per node and step */
 #define OWN_NAME "plrund: " /* the plugin writes its own */
 #define MORE "more messages of plrund are not shown"
 
@@ -19,7 +22,15 @@ struct line {
     size_t len;
 };
 
-static void show_line(struct line *line, unsigned *left, void (*show)(const char *line))
+/* Slurm waits for 5 s to write a line, and the task's end would wait for that. */
+static bool has_room(int to)
+{
+    struct pollfd p = {.fd = to, .events = POLLOUT};
+
+    return poll(&p, 1, ROOM_MS) > 0;
+}
+
+static void show_line(struct line *line, int to, unsigned *left, void (*show)(const char *line))
 {
     char *text = line->text;
 
@@ -29,6 +40,10 @@ static void show_line(struct line *line, unsigned *left, void (*show)(const char
         text += strlen(OWN_NAME);
     if (!*text || !*left)
         return;
+    if (!has_room(to)) {
+        *left = 0;
+        return;
+    }
     pl_values_make_printable(text);
     show(--*left ? text : MORE);
 }
@@ -38,7 +53,7 @@ int pl_daemon_said_open(int ret[2])
     return pipe2(ret, O_CLOEXEC | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
-void pl_daemon_said_read(int fd, unsigned *left, void (*show)(const char *line))
+void pl_daemon_said_read(int fd, int to, unsigned *left, void (*show)(const char *line))
 {
     struct line line = {.len = 0};
     char data[4096];
@@ -52,10 +67,10 @@ void pl_daemon_said_read(int fd, unsigned *left, void (*show)(const char *line))
             break;
         for (ssize_t i = 0; i < n; i++) {
             if (data[i] == '\n')
-                show_line(&line, left, show);
+                show_line(&line, to, left, show);
             else if (line.len + 1 < sizeof(line.text))
                 line.text[line.len++] = data[i] ? data[i] : '?';
         }
     }
-    show_line(&line, left, show);
+    show_line(&line, to, left, show);
 }

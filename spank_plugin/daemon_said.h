@@ -11,7 +11,9 @@
 int pl_daemon_said_open(int ret[2]);
 
 /* Calls show() for each line that has come, without "plrund: " and made printable; for at most
- * *left lines, and then once more to say that there are others. Never waits. fd < 0: nothing. */
-void pl_daemon_said_read(int fd, unsigned *left, void (*show)(const char *line));
+ * *left lines, and then once more to say that there are others. Never waits for a line. Waits for a
+ * second until `to`, where show() writes, takes one; if it does not, no more lines are shown, and
+ * *left is 0. fd < 0: nothing. */
+void pl_daemon_said_read(int fd, int to, unsigned *left, void (*show)(const char *line));
 
 #endif

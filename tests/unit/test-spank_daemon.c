@@ -80,11 +80,11 @@ static void test_said_is_read(void **state)
     assert_int_equal(pl_file_write_atomic(program, script, strlen(script), 0755, NULL), 0);
     assert_int_equal(start(&daemon, 20000, &err), 0);
     shown[0] = '\0';
-    pl_daemon_said_read(daemon.said, &left, show);
+    pl_daemon_said_read(daemon.said, STDOUT_FILENO, &left, show);
     assert_string_equal(shown, "warning: no room\n");
     assert_int_equal(pl_node_daemon_settle(&daemon, 20000), 0);
     assert_int_equal(pl_process_wait(&daemon.process, pl_now_ns() + 20000000000u), 0);
-    pl_daemon_said_read(daemon.said, &left, show);
+    pl_daemon_said_read(daemon.said, STDOUT_FILENO, &left, show);
     assert_string_equal(shown, "warning: no room\nthe end\n");
     assert_int_equal(pl_node_daemon_stop(&daemon, 20000), 0);
     assert_true(daemon.said < 0);
@@ -98,9 +98,9 @@ static void said(const char *text, size_t len, unsigned left)
     shown[0] = '\0';
     assert_int_equal(pl_daemon_said_open(ends), 0);
     assert_int_equal(write(ends[1], text, len), len);
-    pl_daemon_said_read(ends[0], &left, show); /* no end, and no wait */
+    pl_daemon_said_read(ends[0], STDOUT_FILENO, &left, show); /* no end, and no wait */
     close(ends[1]);
-    pl_daemon_said_read(ends[0], &left, show);
+    pl_daemon_said_read(ends[0], STDOUT_FILENO, &left, show);
     close(ends[0]);
 }
 
@@ -124,7 +124,30 @@ static void test_said_is_the_users_text(void **state)
     memset(text, '\n', sizeof(text));
     said(text, sizeof(text), 3);
     assert_string_equal(shown, "");
-    pl_daemon_said_read(-EBADF, &(unsigned){3}, show);
+    pl_daemon_said_read(-EBADF, STDOUT_FILENO, &(unsigned){3}, show);
+}
+
+static void test_said_to_one_who_does_not_read(void **state)
+{
+    unsigned left = PL_DAEMON_SAID_MAX;
+    int ends[2], to[2];
+    char data[4096] = "";
+    uint64_t start_ns = pl_now_ns();
+
+    shown[0] = '\0';
+    assert_int_equal(pl_daemon_said_open(ends), 0);
+    assert_int_equal(pl_daemon_said_open(to), 0);
+    while (write(to[1], data, sizeof(data)) > 0)
+        ;
+    assert_int_equal(write(ends[1], "1\n2\n3\n", 6), 6);
+    pl_daemon_said_read(ends[0], to[1], &left, show);
+    assert_string_equal(shown, "");
+    assert_int_equal(left, 0); /* one wait is enough */
+    assert_true(pl_now_ns() - start_ns < 3000000000u);
+    for (int i = 0; i < 2; i++) {
+        close(ends[i]);
+        close(to[i]);
+    }
 }
 
 static void test_start_says_why_not(void **state)
@@ -467,6 +490,7 @@ int main(void)
         cmocka_unit_test(test_start_feed_stop),
         cmocka_unit_test(test_said_is_read),
         cmocka_unit_test(test_said_is_the_users_text),
+        cmocka_unit_test(test_said_to_one_who_does_not_read),
         cmocka_unit_test(test_start_says_why_not),
         cmocka_unit_test(test_start_cannot_run),
         cmocka_unit_test(test_start_silent_is_killed),
