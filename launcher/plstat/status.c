@@ -278,6 +278,26 @@ static void note_left_out(const struct pl_trial_status *ts, struct pl_notes *not
                      (long long)metrics);
 }
 
+/* A hub that was killed leaves a status.json that is up to two seconds old: its log may have the
+ * ranks' start, and the cause. Without a readable log status.json stays. */
+static int take_log_of_killed_hub(const struct pl_run *run,
+                                  const struct pl_slurm_jobs *jobs,
+                                  struct pl_trial_status *ts)
+{
+    const struct pl_slurm_job *job;
+    int r;
+
+    if (ts->result || ts->attempts == 0 || !ts->live || !ts->query || ts->query->state)
+        return 0;
+    job = ts->array > 0 ? pl_slurm_jobs_find(jobs, ts->array, ts->task) : NULL;
+    if (!job || !pl_slurm_state_final(job->state))
+        return 0;
+    r = load_log(run, ts, NULL);
+    if (r == 0)
+        json_decref(PL_TAKE(ts->live));
+    return r == -ENOMEM ? r : 0;
+}
+
 static int load_ranks(const struct pl_run *run, struct pl_trial_status *ts, struct pl_notes *notes)
 {
     struct pl_error err = {0};
@@ -525,6 +545,8 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
         return r;
     jobs = pl_run_is_local(s->run) ? NULL : ask_slurm(s, slurm, notes);
     since_s = jobs ? submitted_s(s->run) : 0;
+    for (size_t i = 0; r == 0 && jobs && i < s->n_trials; i++)
+        r = take_log_of_killed_hub(s->run, jobs, &s->trials[i]);
     for (size_t i = 0; i < s->n_trials; i++) {
         pl_trial_status_resolve(&s->trials[i], jobs, since_s);
         note_hub(&s->trials[i], notes);

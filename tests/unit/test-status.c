@@ -255,6 +255,45 @@ static void test_collect_keeps_the_users_key_from_foreign_folders(void **state)
     }
 }
 
+/* A hub that is killed leaves a status.json that is up to two seconds old. Its log is newer. */
+static void test_collect_killed_hub_by_its_log(void **state)
+{
+    static const char *const logs[] = {
+        "{\"type\":\"attempt\",\"job\":\"999003\",\"attempt\":0,\"world_size\":2}\n"
+        "{\"type\":\"node\",\"node_id\":0,\"node\":\"n01\"}\n"
+        "{\"type\":\"rank\",\"rank\":1,\"node\":\"n01\",\"pid\":7,\"state\":\"running\"}\n",
+        "{\"type\":\"cause\",\"cause\":{\"kind\":\"exit\",\"rank\":1,\"exit\":3},\"others\":[]}\n"};
+    _cleanup_free_ char *status_path = pl_path_join(runs, "live/trial-0000/status.json");
+    _cleanup_free_ char *log = pl_path_join(runs, "live/trial-0000/attempt-0/events.jsonl");
+    _cleanup_(json_decrefp) json_t *status = NULL;
+
+    assert_int_equal(pl_json_load_file(status_path, 1 << 20, &status, NULL), 0);
+    for (size_t i = 0; i < 8; i++)
+        json_object_set_new(
+            json_array_get(json_object_get(json_object_get(status, "state"), "ranks"), i), "state",
+            json_string("starting"));
+    assert_int_equal(json_dump_file(status, status_path, 0), 0);
+    for (size_t i = 0; i < PL_COUNT(logs); i++) {
+        _cleanup_(json_decrefp) json_t *doc =
+            json_pack("{s:f, s:[{s:i, s:i, s:i, s:s, s:i}]}", "time", pl_wall_s(), "jobs", "id",
+                      999003, "array", 999002, "task", 0, "state", "FAILED", "exit", 143);
+        struct pl_slurm_view view = {.asked = true, .uid = geteuid()};
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+        struct pl_notes notes = {0};
+
+        assert_int_equal(pl_file_append(log, logs[i], strlen(logs[i]), 0600, NULL), 0);
+        assert_int_equal(pl_slurm_jobs_parse(doc, &view.jobs, NULL), 0);
+        s = collect("live", 0, &view, &notes, &run);
+        assert_int_equal(s->trials[0].state, PL_TRIAL_FAILED);
+        assert_int_equal(s->trials[0].source, PL_SOURCE_LOG);
+        assert_string_equal(pl_json_string(s->trials[0].cause, "kind"), i ? "exit" : "runtime");
+        pl_notes_finish(&notes);
+        pl_slurm_view_finish(&view);
+    }
+    assert_int_equal(unlink(log), 0);
+}
+
 /* The hub ends just when it is asked. */
 static void test_collect_hub_ends_meanwhile(void **state)
 {
@@ -322,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_collect_hub_gone),
         cmocka_unit_test(test_the_age_of_a_state_when_the_clock_was_set),
         cmocka_unit_test(test_collect_keeps_the_users_key_from_foreign_folders),
+        cmocka_unit_test(test_collect_killed_hub_by_its_log),
         cmocka_unit_test(test_collect_hub_ends_meanwhile),
         cmocka_unit_test(test_collect_step),
     };
