@@ -132,6 +132,27 @@ def test_guard_stopped_and_rank_in_the_kernel(step):
     wait_for("the rank's end", lambda: not os.path.exists(f"/proc/{pid}"))
 
 
+def test_guard_stopped_and_daemon_killed(step):
+    """Nobody else ends its rank, and the step would last up to its time limit: the daemon's helper lets plrun go on."""
+    d = step.start(PLUME_CONFINE="auto")
+    guard = os.fork()
+    if guard == 0:
+        with contextlib.suppress(BaseException):
+            d.rank("starter", 0).expect("world")
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(7)
+        os._exit(1)
+    try:
+        os.waitpid(guard, os.WUNTRACED)
+        d.kill()
+        wait_for("plrun goes on", lambda: os.waitid(os.P_PID, guard, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(guard, signal.SIGKILL)
+        status = os.waitpid(guard, 0)[1]
+    equal(os.waitstatus_to_exitcode(status), 7)
+
+
 def test_owner_gone(step):
     step.tasks_per_node = 2
     d = step.start()

@@ -315,6 +315,7 @@ int pl_daemon_spawn(struct pl_daemon *d,
 struct pl_helper_request;
 int pl_daemon_helper_start(struct pl_daemon *d, struct pl_error *err);
 int pl_daemon_helper_ask(struct pl_daemon *d, struct pl_helper_request *request);
+void pl_daemon_helper_guard(struct pl_daemon *d, pid_t pid); /* names a rank's plrun */
 void pl_daemon_helper_close(struct pl_daemon *d);
 int pl_daemon_helper_socket(const struct pl_daemon *d); /* -EBADF: there is none */
 /* pl_kill_orphans() by the helper, if there is one. */

@@ -394,8 +394,10 @@ static struct pl_rank *new_rank(struct pl_rank_conn *c, const struct pl_msg_rank
                              .term_default = PL_MSG_ABSENT,
                              .step = -1,
                              .best = NAN};
-    if (rank->guarded) /* its connection is open: it lives */
+    if (rank->guarded) { /* its connection is open: it lives */
         pl_process_open(&rank->guard, c->pid);
+        pl_daemon_helper_guard(d, c->pid);
+    }
     return rank;
 }
 

@@ -31,6 +31,8 @@ struct helper {
     struct pl_slurm_step step;
     pid_t daemon;
     bool none_left; /* all ranks have ended, and all that they had left */
+    struct pl_process *guards;
+    size_t n_guards;
 };
 
 static int32_t end_orphans(struct helper *h, const struct pl_helper_request *request)
@@ -42,6 +44,34 @@ static int32_t end_orphans(struct helper *h, const struct pl_helper_request *req
     if (request->rank == UINT_MAX)
         h->none_left = all;
     return n;
+}
+
+/* Under plrun each rank's plrun ends it, which one that is stopped cannot do. */
+static void add_guard(struct helper *h, pid_t pid)
+{
+    void *grown = realloc(h->guards, (h->n_guards + 1) * sizeof(*h->guards));
+
+    if (!grown)
+        return;
+    h->guards = grown;
+    h->guards[h->n_guards] = (struct pl_process)PL_PROCESS_INIT;
+    pl_process_open(&h->guards[h->n_guards++], pid);
+}
+
+/* It has lost its daemon, and sees that once it goes on. */
+static void wake_guards(struct helper *h)
+{
+    struct pl_process_stat stat;
+
+    for (size_t i = 0; i < h->n_guards; i++) {
+        if (pl_process_stat(h->guards[i].pid, &stat) == 0 && stat.state == 'T') {
+            pl_log_warn("child", "the node daemon is gone, and plrun %d is stopped: plrun goes on",
+                        (int)h->guards[i].pid);
+            pl_process_signal(&h->guards[i], SIGCONT);
+        }
+        pl_process_close(&h->guards[i]);
+    }
+    free(h->guards);
 }
 
 static int32_t (*const table[])(struct helper *, const struct pl_helper_request *) = {
@@ -75,6 +105,10 @@ int pl_helper_run(int fd, struct pl_error *err)
             break;
         if (n != sizeof(request))
             return pl_error_set(err, -EPROTO, "the daemon sends a request that is none");
+        if (request.what == PL_HELPER_GUARD) {
+            add_guard(&helper, request.spare);
+            continue;
+        }
         answer.sequence = request.sequence;
         if (request.what < PL_COUNT(table))
             answer.result = table[request.what](&helper, &request);
@@ -82,6 +116,7 @@ int pl_helper_run(int fd, struct pl_error *err)
     }
     if (r == 0)
         look_again(&helper);
+    wake_guards(&helper);
     prctl(PR_SET_PDEATHSIG, 0); /* LeakSanitizer stops a process that exits, and waits for that */
     return r;
 }
@@ -170,6 +205,14 @@ void pl_daemon_kill_orphans(struct pl_daemon *d, unsigned rank, pid_t spare)
     r = pl_daemon_helper_ask(d, &request);
     if (r < 0)
         pl_log_warn("child", "the helper does not end the orphans of ranks: %s", strerror(-r));
+}
+
+void pl_daemon_helper_guard(struct pl_daemon *d, pid_t pid)
+{
+    struct pl_helper_request request = {.what = PL_HELPER_GUARD, .spare = pid};
+
+    if (d->helper) /* one that somebody has stopped goes on with the daemon's end */
+        send(d->helper->fd, &request, sizeof(request), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 int pl_daemon_helper_socket(const struct pl_daemon *d)

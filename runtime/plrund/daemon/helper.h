@@ -10,6 +10,7 @@
 
 enum pl_helper_what {
     PL_HELPER_ORPHANS, /* ends what a rank (UINT_MAX: any) has left, but `spare` */
+    PL_HELPER_GUARD,   /* `spare` is a rank's plrun; no answer */
 };
 
 struct pl_helper_request {
@@ -26,7 +27,7 @@ struct pl_helper_answer {
 
 /* The process itself: `plrund --helper FD`. Returns when the daemon and its lifeline have closed
  * their end, or have been killed; under the plugin it then ends what the ranks have left, unless
- * that is done. */
+ * that is done. Under plrun it then has each plrun that is stopped go on. */
 int pl_helper_run(int fd, struct pl_error *err);
 
 #endif
