@@ -86,6 +86,7 @@ int pl_env_name_check(const char *name, size_t len, struct pl_error *err)
                                         "PLUME_PROGRAM",
                                         "PLUME_PARAMS",
                                         "PLUME_RETRY",
+                                        "PLUME_SETUP_SIGNAL",
                                         "PLUME_SOCKET",
                                         "PLUME_NODE_ADDR",
                                         "PLUME_RUNTIME",

@@ -65,6 +65,7 @@
     X(PLUME_REASON, TEXT, NULL, RANK, "why the attempt starts: first, retry, preempt, timeout, node-fail, hang or error") \
     X(PLUME_REQUEUE_ON, TEXT, NULL, PLTRAIN | RANK, "causes after which Plume starts the trial again, from the job script") \
     X(PLUME_RETRY, NUMBER, "0", PLRUN, "number of the retry that submitted the job, from the job script") \
+    X(PLUME_SETUP_SIGNAL, TEXT, NULL, PLRUN, "signal that came during the set-up, empty: none, from the job script") \
     X(PLUME_SWEEP, TEXT, NULL, PLRUN | RANK, "name of the sweep that has ended, for plsubmit --on-end")    \
     X(PLUME_SWEEP_TRIALS, NUMBER, NULL, PLRUN | RANK, "its trials")                                         \
     X(PLUME_SWEEP_DONE, NUMBER, NULL, PLRUN | RANK, "its trials that are done or pruned")                   \

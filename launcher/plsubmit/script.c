@@ -103,7 +103,7 @@ static int add_command(struct pl_buf *out, const char *command)
 
     if (r == 0)
         r = pl_script_quote(out, command);
-    return r == 0 ? pl_buf_adds(out, "\neval \"$plume_setup\"\nplume_check $?\n") : r;
+    return r == 0 ? pl_buf_adds(out, "\neval \"$plume_setup\"\nplume_check \"$?\"\n") : r;
 }
 
 /* True if a later item sets the variable. */
@@ -214,10 +214,10 @@ static int add_teardown(const struct pl_script *s, struct pl_buf *out)
         if (r == 0)
             r = pl_script_quote(out, *command);
         if (r == 0)
-            r = pl_buf_adds(out,
-                            "\n    timeout -k 1 15 bash -c \"$plume_teardown\" teardown \"$code\" "
-                            "</dev/null ||\n        echo \"exit code $? of the tear-down: "
-                            "$plume_teardown\" >&2\n");
+            r = pl_buf_adds(
+                out, "\n    timeout -k 1 15 bash -c \"$plume_teardown\" teardown \"$plume_code\" "
+                     "</dev/null ||\n        echo \"exit code $? of the tear-down: "
+                     "$plume_teardown\" >&2\n");
     }
     return r;
 }

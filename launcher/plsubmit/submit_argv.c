@@ -20,7 +20,7 @@ int pl_submit_env(char *const *env, char ***ret)
         "PLUME_RUN_DIR=", "PLUME_BIN=", "PLUME_TRIAL=", "PLUME_ATTEMPT=", "PLUME_HUB=",
         "PLUME_PROGRAM=", "PLUME_SOCKET=", "PLUME_PARAMS=", "PLUME_PARAM_",
         "PLUME_RUNTIME=", "PLUME_NODE_ADDR=", "PLUME_RETRY=", "PLUME_LAUNCH=", "PLUME_CONTAINER",
-        "PLUME_REQUEUE_ON=", "SBATCH_WAIT=", /* sbatch would wait */
+        "PLUME_REQUEUE_ON=", "PLUME_SETUP_SIGNAL=", "SBATCH_WAIT=", /* sbatch would wait */
         /* srun would give the ranks a terminal, unrecorded */
         "SLURM_UNBUFFEREDIO="};
     static const char *const of_job[] = {"SLURM_",

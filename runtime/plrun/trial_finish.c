@@ -32,6 +32,15 @@
 #define SIGNAL_EARLY_S                                                                             \
     90 /* Slurm may send it 60 s early; and a lost while for srun and its answer */
 
+/* True if a SIGTERM may have ended the job script or its ranks. During the set-up the job script
+ * knows whether one came: a command of the set-up may exit with that code by itself. */
+static bool may_be_terminated(int code)
+{
+    const char *signal = pl_env(PL_ENV_PLUME_SETUP_SIGNAL);
+
+    return code == 128 + SIGTERM && (!signal || *signal);
+}
+
 /* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
 static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
 {
@@ -43,8 +52,8 @@ static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, b
     if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) == 0 && child.status == 0) {
         /* Ranks that lost their hub end by SIGTERM too: then only Slurm's record counts. */
         kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
-                                   code == 128 + SIGTERM && !hub_died, ret_inferred);
-    } else if (code == 128 + SIGTERM && !hub_died) {
+                                   may_be_terminated(code) && !hub_died, ret_inferred);
+    } else if (may_be_terminated(code) && !hub_died) {
         kind = PL_CAUSE_CANCELLED;
         *ret_inferred = true;
     }

@@ -493,6 +493,17 @@ TXT
     done
 }
 
+@test "a set-up that exits with 143 by itself is not cancelled" {
+    # Names of variables that a set-up makes read-only are its own.
+    for command in 'exit 143' 'readonly code=1 words=2 IFS=0123456789; sh -c "kill \$\$"'; do
+        submit --setup "$command" -- true
+        wait_for 60 queue_is_empty
+        has_state 0 failed
+        run -0 plstat why "$SWEEP"
+        [[ $output == *"the job's set-up failed, exit 143"*"the set-up ended with exit code 143 at: $command"* ]]
+    done
+}
+
 @test "a job file, the best value of an objective, and a tear-down" {
     cat >job.yaml <<'YAML'
 grid: {a: [3, 1], b: [x y]}

@@ -119,7 +119,7 @@ static void test_render(void **state)
     assert_non_null(
         strstr(s, "\nset -eE\nmodule load 'cuda/12.1' || exit\nmodule load 'it'\\''s' || exit\n"
                   "plume_setup='source venv/bin/activate # mine'\n"
-                  "eval \"$plume_setup\"\nplume_check $?\nplume_setup=\nexport "
+                  "eval \"$plume_setup\"\nplume_check \"$?\"\nplume_setup=\nexport "
                   "'A=$(id)'\nset +eE\ntrap - ERR\n"));
     assert_non_null(strstr(s, "\nPLUME_PROGRAM=$(\"$PLUME_BIN/plrun\" --find-program='it'\\''s') "
                               "&& export PLUME_PROGRAM\n"));

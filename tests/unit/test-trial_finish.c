@@ -91,6 +91,29 @@ static void test_finish_terminated(void **state)
     finish_with(143, 143, "cancelled", "cancelled");
 }
 
+/* A command of the set-up has that exit code, and the job script got no signal. */
+static void test_finish_setup_exits_as_if_terminated(void **state)
+{
+    static const struct {
+        const char *signal, *slurm, *state, *kind;
+    } rows[] = {{"", "JobState=RUNNING", "failed", "setup"},
+                {"TERM", "JobState=RUNNING", "cancelled", "cancelled"},
+                {"", "JobState=COMPLETING", "cancelled", "cancelled"}};
+
+    for (size_t i = 0; i < PL_COUNT(rows); i++) {
+        _cleanup_free_ char *script = pl_strf("#!/bin/sh\necho %s\n", rows[i].slurm);
+
+        claim();
+        setenv("PLUME_SETUP_SIGNAL", rows[i].signal, 1);
+        fake("scontrol", script);
+        finish_with(143, 143, rows[i].state, rows[i].kind);
+        assert_int_equal(unlink(in_run("trial-0000/result.json")), 0);
+        assert_int_equal(unlink(in_run("trial-0000/attempt-0/claim")), 0);
+        assert_int_equal(rmdir(in_run("trial-0000/attempt-0")), 0);
+    }
+    unsetenv("PLUME_SETUP_SIGNAL");
+}
+
 static void test_finish_asks_slurm(void **state)
 {
     char path[128];
@@ -637,6 +660,7 @@ int main(void)
         IN_RUN(test_finish_launch_given_up),
         IN_RUN(test_finish_launch_failed),
         IN_RUN(test_finish_terminated),
+        IN_RUN(test_finish_setup_exits_as_if_terminated),
         IN_RUN(test_finish_asks_slurm),
         IN_RUN(test_finish_good_without_step),
         IN_RUN(test_finish_waits_for_the_hub),
