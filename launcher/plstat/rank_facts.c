@@ -25,5 +25,7 @@ int pl_rank_facts_print(struct pl_plstat *ps, const json_t *doc)
 {
     int r = print(ps, doc, "changed_env", "ranks");
 
-    return r < 0 ? r : print(ps, doc, "output_cut", "files");
+    if (r == 0)
+        r = print(ps, doc, "output_cut", "files");
+    return r < 0 ? r : print(ps, doc, "slurm_file_cut", "those");
 }

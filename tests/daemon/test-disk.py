@@ -446,6 +446,40 @@ def test_full_output_file(step):
     assert lost_bytes(kept, len(line) * 2048 + len(b"the end\n")) >= len(line), kept[-200:]
 
 
+def test_full_slurm_file(step):
+    """srun -o FILE on a disk that is full, as the run folder's is: the message tells what Slurm's file lacks."""
+    d = step.start()
+    pipe = step.keep(harness.Pipe())
+    with open(step.path("slurm.out"), "ab") as f, open(os.devnull, "wb") as err:
+        os.set_inheritable(f.fileno(), True)
+        ends = os.pipe()
+        starter = step.keep(d.rank("starter", 0, capture=[pipe.read_end, f.fileno(), ends[0], err.fileno()]))
+    for fd in (pipe.read_end, pipe.real, *ends):
+        os.close(fd)
+    starter.expect("world")
+    starter.send(type="spawned", pid=os.getpid())
+    set_disk(d, LIMIT_BYTES)
+    line = b"0123456789abcde\n"
+    pipe.write(line * 2048)
+    wait_for("the message", lambda: "Slurm's file of rank 0's stdout lacks output: File too large" in d.said())
+    wait_for("the other", lambda: "cannot write 'rank-0.out': " in d.said())
+    set_disk(d, resource.RLIM_INFINITY)
+    pipe.write(b"the end\n")
+    pipe.end()
+    starter.exited(0)
+    equal(starter.expect("verdict")["code"], 0)
+    equal(d.wait(), 0)
+    with open(step.path("slurm.out"), "rb") as f:
+        kept = f.read()
+    equal(kept[:LIMIT_BYTES], line * (LIMIT_BYTES // 16))
+    assert kept.endswith(b"the end\n"), kept[-200:]
+    lacks = lost_bytes(kept, len(line) * 2048 + len(b"the end\n"))
+    assert f"Slurm's file of rank 0's stdout lacks {lacks} bytes: File too large" in d.said(), (lacks, d.said())
+    assert "which Slurm's output has" not in d.said(), d.said()
+    equal(next(e["value"] for e in step.lines("events.jsonl") if e.get("key") == "slurm_file_cut"),
+          "Slurm's file of rank 0's stdout lacks output: File too large")
+
+
 def remove_folder(step, last):
     """At once, as status.json is replaced again and again, and after the last file of the ranks was
     made, which makes the folder, too."""

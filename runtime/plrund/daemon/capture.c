@@ -45,8 +45,10 @@ struct pl_capture {
     struct pl_buf pending; /* for real_fd */
     struct pl_tail tail;
     struct pl_buf line;
-    bool real_is_socket;
-    bool muted, held; /* pl_capture_mute(), until pl_capture_let_go() */
+    bool real_is_socket, real_is_file;
+    size_t real_cut, real_gap; /* bytes that such a file could not take: all, since its last note */
+    int real_error;            /* and why */
+    bool muted, held;          /* pl_capture_mute(), until pl_capture_let_go() */
     uint64_t heard_ns;
     struct file file;
     bool removed; /* somebody has removed the file: it takes everything, and nobody can read it */
@@ -93,17 +95,37 @@ static ssize_t write_some(const struct pl_capture *c)
     return write(c->real_fd, c->pending.data, c->pending.len);
 }
 
+/* As write_note() of file_work.c, in Slurm's file. */
+static bool write_gap(struct pl_capture *c)
+{
+    char note[96];
+    int size =
+        snprintf(note, sizeof(note), "\n[plrund: %zu bytes could not be written]\n", c->real_gap);
+
+    if (!c->real_gap)
+        return true;
+    if (write(c->real_fd, note, (size_t)size) < 0)
+        return false;
+    c->real_gap = 0;
+    return true;
+}
+
 static void write_real(struct pl_capture *c)
 {
     while (c->pending.len && c->real_fd >= 0) {
-        ssize_t n = write_some(c);
+        ssize_t n = write_gap(c) ? write_some(c) : -1;
 
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && errno == EAGAIN)
             return;
-        if (n < 0) { /* srun is gone: the file still gets everything */
+        if (n < 0) { /* srun is gone, or a disk is full: the rank's file still gets everything */
             pl_log_debug("child", "output stream closed: %s", strerror(errno));
+            if (c->real_is_file) {
+                c->real_error = errno;
+                c->real_cut += c->pending.len;
+                c->real_gap += c->pending.len;
+            }
             c->pending.len = 0;
             return;
         }
@@ -348,7 +370,10 @@ static void own_stream(struct pl_capture *c)
     struct stat st;
     int fd = -EBADF;
 
-    if (fstat(c->real_fd, &st) < 0 || S_ISREG(st.st_mode))
+    if (fstat(c->real_fd, &st) < 0)
+        return;
+    c->real_is_file = S_ISREG(st.st_mode);
+    if (c->real_is_file)
         return;
     c->real_is_socket = S_ISSOCK(st.st_mode);
     if (c->real_is_socket)
@@ -459,6 +484,14 @@ size_t pl_capture_cut(const struct pl_capture *c, const char **ret_name, int *re
     *ret_name = c->file.work.name;
     *ret_error = c->file.cut_error;
     return c->file.cut;
+}
+
+size_t pl_capture_real_cut(const struct pl_capture *c, int *ret_error)
+{
+    if (!c || !c->real_cut)
+        return 0;
+    *ret_error = c->real_error;
+    return c->real_cut;
 }
 
 bool pl_capture_file_waits(const struct pl_capture *c)

@@ -53,6 +53,9 @@ size_t pl_capture_unwritten(const struct pl_capture *c);
  * none, also without a capture. */
 size_t pl_capture_cut(const struct pl_capture *c, const char **ret_name, int *ret_error);
 
+/* Bytes that Slurm's file, if the stream goes to one, could not take; as pl_capture_cut(). */
+size_t pl_capture_real_cut(const struct pl_capture *c, int *ret_error);
+
 /* Call each second: goes on without the file if its file system does not answer. send: other hosts
  * are to see what the file has got; that takes a request to the server of NFS. NULL is fine. */
 void pl_capture_tick(struct pl_capture *c, bool send);

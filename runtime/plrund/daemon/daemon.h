@@ -137,6 +137,7 @@ struct pl_daemon {
     uint64_t tick_ns;                /* time of the last tick */
     unsigned n_ticks;                /* up to now */
     bool cut_told;                   /* that a rank's file lacks output */
+    bool real_cut_told;              /* that one of Slurm's does */
     struct pl_limit grace;           /* from SIGTERM to SIGKILL */
     struct pl_limit leave_limit;
     uv_timer_t busy_timer; /* until the owner hears that the hub stays */

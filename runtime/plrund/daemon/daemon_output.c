@@ -77,65 +77,106 @@ void pl_daemon_tick_output(struct pl_daemon *d)
 }
 
 struct cut {
-    const char *name; /* the first file */
+    const char *name; /* the first file; of Slurm's files the stream's name */
     int error;        /* its */
     unsigned rank;    /* its */
     unsigned n_files;
     size_t bytes; /* of all */
 };
 
-static struct cut find_cut(const struct pl_daemon *d)
+static void add_cut(struct cut *cut, const char *name, int error, unsigned rank, size_t bytes)
 {
+    if (bytes && cut->n_files++ == 0) {
+        cut->name = name;
+        cut->error = error;
+        cut->rank = rank;
+    }
+    cut->bytes += bytes;
+}
+
+/* own: the ranks' files; else Slurm's. */
+static struct cut find_cut(const struct pl_daemon *d, bool own)
+{
+    static const char *const names[] = {"stdout", "stderr"};
     struct cut cut = {.n_files = 0};
 
     for (unsigned i = 0; i < d->n_present; i++) {
         const struct pl_capture *streams[] = {d->ranks[i].out, d->ranks[i].err};
 
         for (int k = 0; k < 2; k++) {
-            const char *name;
-            int error;
-            size_t bytes = pl_capture_cut(streams[k], &name, &error);
+            const char *name = names[k];
+            int error = 0;
+            size_t bytes = own ? pl_capture_cut(streams[k], &name, &error)
+                               : pl_capture_real_cut(streams[k], &error);
 
-            if (bytes && cut.n_files++ == 0) {
-                cut.name = name;
-                cut.error = error;
-                cut.rank = d->ranks[i].rank;
-            }
-            cut.bytes += bytes;
+            add_cut(&cut, name, error, d->ranks[i].rank, bytes);
         }
     }
     return cut;
 }
 
+static void send_fact(struct pl_daemon *d, const char *key, const char *text, unsigned rank)
+{
+    if (text)
+        pl_uplink_send(d->uplink,
+                       &(struct pl_msg){.type = PL_MSG_NODE_FACT, .node_fact = {key, text, rank}});
+}
+
+static void tell_real_cut(struct pl_daemon *d)
+{
+    struct cut cut = find_cut(d, false);
+    _cleanup_free_ char *text = NULL;
+
+    if (d->real_cut_told || !cut.bytes)
+        return;
+    d->real_cut_told = true;
+    text = pl_strf("Slurm's file of rank %u's %s lacks output: %s", cut.rank, cut.name,
+                   strerror(cut.error));
+    pl_log_warn("child", "%s; the run goes on", text ? text : "out of memory");
+    send_fact(d, "slurm_file_cut", text, cut.rank);
+}
+
 /* Once: on a full disk all ranks' files are alike. */
 void pl_daemon_tell_cut(struct pl_daemon *d)
 {
-    struct cut cut = find_cut(d);
+    struct cut cut = find_cut(d, true);
     _cleanup_free_ char *text = NULL;
 
+    tell_real_cut(d);
     if (d->cut_told || !cut.bytes)
         return;
     d->cut_told = true;
     pl_log_warn("child", "cannot write '%s': %s; the run goes on", cut.name, strerror(cut.error));
     text = pl_strf("%s lacks output: %s", cut.name, strerror(cut.error));
-    if (text)
-        pl_uplink_send(d->uplink, &(struct pl_msg){.type = PL_MSG_NODE_FACT,
-                                                   .node_fact = {"output_cut", text, cut.rank}});
+    send_fact(d, "output_cut", text, cut.rank);
+}
+
+static void say_real_cut(const struct pl_daemon *d)
+{
+    struct cut cut = find_cut(d, false);
+
+    if (cut.n_files == 1)
+        pl_log_error("child", "Slurm's file of rank %u's %s lacks %zu bytes: %s", cut.rank,
+                     cut.name, cut.bytes, strerror(cut.error));
+    else if (cut.n_files)
+        pl_log_error("child",
+                     "%u of Slurm's files of this node's ranks, such as that of rank %u's %s, "
+                     "lack %zu bytes: %s",
+                     cut.n_files, cut.rank, cut.name, cut.bytes, strerror(cut.error));
 }
 
 static void say_cut(const struct pl_daemon *d)
 {
-    struct cut cut = find_cut(d);
+    struct cut cut = find_cut(d, true);
+    const char *whole = find_cut(d, false).n_files ? "" : ", which Slurm's output has";
 
     if (cut.n_files == 1)
-        pl_log_error("child",
-                     "'%s' lacks %zu bytes of its rank's output, which Slurm's output has: %s",
-                     cut.name, cut.bytes, strerror(cut.error));
+        pl_log_error("child", "'%s' lacks %zu bytes of its rank's output%s: %s", cut.name,
+                     cut.bytes, whole, strerror(cut.error));
     else if (cut.n_files)
         pl_log_error("child",
-                     "%u files of this node's ranks, such as '%s', lack %zu bytes of output, "
-                     "which Slurm's output has: %s",
-                     cut.n_files, cut.name, cut.bytes, strerror(cut.error));
+                     "%u files of this node's ranks, such as '%s', lack %zu bytes of output%s: %s",
+                     cut.n_files, cut.name, cut.bytes, whole, strerror(cut.error));
 }
 
 void pl_daemon_say_unwritten(const struct pl_daemon *d)
@@ -150,6 +191,7 @@ void pl_daemon_say_unwritten(const struct pl_daemon *d)
                      "are not in their files",
                      bytes);
     say_cut(d);
+    say_real_cut(d);
 }
 
 /* The lines about the rank that failed first, for Slurm's output file. */
