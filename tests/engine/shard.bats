@@ -54,6 +54,16 @@ as_ddp() {
     as_ddp "grad param" --processes 7 --ema 0.9 mlp --hidden 1 # two blocks
 }
 
+@test "a share of the batches is the same samples as of ddp" {
+    pltrain --epochs 1 --checkpoint-dir c --save-last mlp >/dev/null
+    local -a run=(--test --json --weights c/last.ckpt --limit-test-batches 0.5)
+    for ranks in 2 3 4; do # whose last batches differ
+        pltrain "${run[@]}" --processes "$ranks" mlp --batch_size 1 >ddp.json
+        pltrain "${run[@]}" --processes "$ranks" --strategy sharded --shard param mlp --batch_size 1 >param.json
+        cmp ddp.json param.json || { echo "$ranks"; cat ddp.json param.json; false; }
+    done
+}
+
 @test "a run goes on under any strategy and on any number of ranks" {
     local -a run=("${SHORT[@]}" --optimizer adam --clip 0.1)
     pltrain "${run[@]}" --processes 3 --strategy sharded --max-steps 3 --checkpoint-dir a --save-last mlp >/dev/null

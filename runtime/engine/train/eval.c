@@ -70,16 +70,19 @@ static int run_batches(
      * end. */
     bool together = t->pipe.on || t->tp.on || t->ctx.params.units;
     const struct plume_batch *batch;
+    uint64_t own = most;
     int r = 0;
 
     if (t->ctx.params.units) {
-        most = PL_MIN(most, (uint64_t)pl_loader_batches(&s->loader));
+        own = most = PL_MIN(most, (uint64_t)pl_loader_batches(&s->loader));
         r = agree_on_batches(t, &most, err);
     }
     pl_lane_clear_logs(lane);
     pl_loader_begin(&s->loader, 0, 0);
     while (r == 0 && most-- && (together || !pl_trainer_signal(t))) {
-        batch = pl_loader_next(&s->loader);
+        /* A share of a rank's batches may leave it fewer than it has. */
+        batch = own > 0 ? pl_loader_next(&s->loader) : NULL;
+        own -= own > 0;
         if (!batch && !t->ctx.params.units)
             break;
         r = batch ? run_batch(t, s, batch, err) : pl_lane_assist(s, lane, false, err);
