@@ -265,6 +265,8 @@ plume_reshape(struct plume_context *pl, plume_tensor *x, size_t rank, const size
 {
     struct plume_op_args args = {{(int64_t)rank}, {0}};
 
+    if (rank && !shape)
+        return plume_refuse_null(pl, "reshape: the shape is NULL");
     for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
         args.i[i + 1] = (int64_t)shape[i];
     return plume_op_call(pl, PLUME_OP_RESHAPE, &x, 1, &args);
@@ -285,6 +287,8 @@ plume_permute(struct plume_context *pl, plume_tensor *x, const size_t *order)
 {
     struct plume_op_args args = {{0}, {0}};
 
+    if (!order)
+        return plume_refuse_null(pl, "permute: the order is NULL");
     for (size_t i = 0; i < PLUME_RANK_MAX; i++)
         args.i[i] = i < pl->api->shape(x, NULL) ? (int64_t)order[i] : 0;
     return plume_op_call(pl, PLUME_OP_PERMUTE, &x, 1, &args);
@@ -301,19 +305,21 @@ plume_transpose(struct plume_context *pl, plume_tensor *x, size_t a, size_t b)
     return plume_permute(pl, x, order);
 }
 
-/* Concatenates n tensors along dimension 0; their other dimensions are equal. */
-static inline plume_tensor *plume_cat(struct plume_context *pl, size_t n, plume_tensor *const *list)
-{
-    return plume_op_call(pl, PLUME_OP_CAT, list, n, NULL);
-}
-
-/* The same along dimension dim. */
+/* Concatenates n tensors, 1 to 64, along dimension dim; their other dimensions are equal. */
 static inline plume_tensor *
 plume_cat_along(struct plume_context *pl, size_t dim, size_t n, plume_tensor *const *list)
 {
     struct plume_op_args args = {{(int64_t)dim}, {0}};
 
+    if (n && !list)
+        return plume_refuse_null(pl, "cat: the list of tensors is NULL");
     return plume_op_call(pl, PLUME_OP_CAT, list, n, &args);
+}
+
+/* The same along dimension 0. */
+static inline plume_tensor *plume_cat(struct plume_context *pl, size_t n, plume_tensor *const *list)
+{
+    return plume_cat_along(pl, 0, n, list);
 }
 
 /* 0, 1, ... n - 1 as labels: PLUME_I32 [n], no gradient. In a square matrix of similarities row i
@@ -332,6 +338,8 @@ plume_full(struct plume_context *pl, size_t rank, const size_t *shape, double va
 {
     struct plume_op_args args = {{(int64_t)rank}, {value}};
 
+    if (rank && !shape)
+        return plume_refuse_null(pl, "full: the shape is NULL");
     for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
         args.i[i + 1] = (int64_t)shape[i];
     return plume_op_call(pl, PLUME_OP_FULL, NULL, 0, &args);

@@ -100,12 +100,13 @@ static inline plume_tensor *plume_attention_with(struct plume_context *pl,
                                                  const struct plume_attention_how *how)
 {
     size_t qs[PLUME_RANK_MAX] = {0}, ks[PLUME_RANK_MAX] = {0}, vs[PLUME_RANK_MAX] = {0};
-    size_t kv = how->kv_heads ? how->kv_heads : how->heads, dim;
+    size_t kv, dim;
     plume_tensor *scores, *any, *y;
     double scale;
 
-    if (!q || !k || !v)
-        return plume_refuse_null(pl, "attention_with: q, k or v is NULL");
+    if (!q || !k || !v || !how)
+        return plume_refuse_null(pl, "attention_with: q, k, v or how is NULL");
+    kv = how->kv_heads ? how->kv_heads : how->heads;
     if (pl->api->shape(q, qs) != 3 || pl->api->shape(k, ks) != 3 || how->heads == 0 ||
         how->heads % kv || qs[2] % how->heads || ks[2] % kv || ks[2] / kv != qs[2] / how->heads ||
         ks[0] != qs[0])

@@ -330,8 +330,12 @@ plume_einsum_all(struct plume_context *pl, const char *form, size_t n, plume_ten
     size_t sizes[PLUME_EINSUM_SIZES] = {0};
     char out[PLUME_RANK_MAX + 1], kept[17 * PLUME_RANK_MAX + 1], next[2 * PLUME_RANK_MAX + 1];
 
+    if (!form)
+        return plume_refuse_null(pl, "einsum: the form is NULL");
     if (n == 0 || n > 16)
         return pl_einsum_refuse(pl, form, "takes 1 to 16 tensors", 0);
+    if (!tensors)
+        return plume_refuse_null(pl, "einsum: the list of tensors is NULL");
     for (size_t k = 0; k < n; k++) {
         list[k] = (struct plume_lettered){tensors[k], ""};
         if (!tensors[k])
@@ -370,7 +374,7 @@ plume_einsum(struct plume_context *pl, const char *form, plume_tensor *a, plume_
 {
     plume_tensor *const both[] = {a, b};
 
-    if (a && !b && strchr(form, ','))
+    if (form && a && !b && strchr(form, ','))
         return pl_einsum_refuse(pl, form, "the second tensor is NULL", 0);
     return plume_einsum_all(pl, form, b ? 2 : 1, both);
 }

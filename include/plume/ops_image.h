@@ -34,12 +34,15 @@ static inline plume_tensor *plume_conv_call(struct plume_context *pl,
                                             enum plume_activation act)
 {
     plume_tensor *in[] = {x, w, b};
-    struct plume_op_args args = {{plume_window_pair(how->stride, 1), plume_window_pair(how->pad, 0),
-                                  plume_window_pair(how->dilation, 1),
-                                  plume_window_pair(how->output_pad, 0),
-                                  how->groups ? (int64_t)how->groups : 1, (int64_t)act},
-                                 {0}};
+    struct plume_op_args args = {{0}, {0}};
 
+    if (!how)
+        return plume_refuse_null(pl, "a convolution: how is NULL");
+    args = (struct plume_op_args){
+        {plume_window_pair(how->stride, 1), plume_window_pair(how->pad, 0),
+         plume_window_pair(how->dilation, 1), plume_window_pair(how->output_pad, 0),
+         how->groups ? (int64_t)how->groups : 1, (int64_t)act},
+        {0}};
     return plume_op_call(pl, op, in, b ? 3 : 2, &args);
 }
 

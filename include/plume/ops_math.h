@@ -269,6 +269,8 @@ static inline plume_tensor *plume_random(struct plume_context *pl,
 {
     struct plume_op_args args = {{(int64_t)kind, (int64_t)rank}, {p, q}};
 
+    if (rank && !shape)
+        return plume_refuse_null(pl, "a random tensor: the shape is NULL");
     for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
         args.i[i + 2] = (int64_t)shape[i];
     return plume_op_call(pl, PLUME_OP_RANDOM, NULL, 0, &args);

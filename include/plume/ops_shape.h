@@ -27,6 +27,8 @@ plume_expand(struct plume_context *pl, plume_tensor *x, size_t rank, const size_
 {
     struct plume_op_args args = {{(int64_t)rank}, {0}};
 
+    if (rank && !shape)
+        return plume_refuse_null(pl, "expand: the shape is NULL");
     for (size_t i = 0; i < rank && i < PLUME_RANK_MAX; i++)
         args.i[i + 1] = (int64_t)shape[i];
     return plume_op_call(pl, PLUME_OP_EXPAND, &x, 1, &args);
@@ -71,6 +73,8 @@ plume_stack(struct plume_context *pl, size_t dim, size_t n, plume_tensor *const 
         pl->api->fail(pl, -EINVAL, "stack: takes 1 to 4096 tensors");
         return NULL;
     }
+    if (!list)
+        return plume_refuse_null(pl, "stack: the list of tensors is NULL");
     for (size_t first = 0; first < n; first += 64) {
         size_t count = n - first < 64 ? n - first : 64;
 

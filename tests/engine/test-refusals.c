@@ -2,10 +2,13 @@
 /* What a module's author reads after a wrong call: it names the function, the argument, and the
  * shape or number that was given. */
 #include "plume/ops_attention.h"
+#include "plume/ops_einsum.h"
+#include "plume/ops_image.h"
 #include "plume/ops_nn.h"
 #include "plume/ops_rnn.h"
 #include "plume/ops_shape.h"
 #include "tests/engine/fit_run.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,6 +66,18 @@
     CALL((plume_log(pl, NULL, plume_mean(pl, w, 0, 5), 1, 1), x), "log: '' is a bad name")         \
     CALL((plume_output(pl, NULL, x), x), "output '' has a bad name")                               \
     CALL(plume_keep(pl, NULL, x), "keep: '' is a bad name")                                        \
+    CALL(plume_einsum(pl, NULL, x, w), "einsum: the form is NULL")                                 \
+    CALL(plume_einsum(pl, NULL, x, NULL), "einsum: the form is NULL")                              \
+    CALL(plume_einsum_all(pl, "ij->ji", 1, NULL), "einsum: the list of tensors is NULL")           \
+    CALL(plume_reshape(pl, x, 2, NULL), "reshape: the shape is NULL")                              \
+    CALL(plume_permute(pl, x, NULL), "permute: the order is NULL")                                 \
+    CALL(plume_cat(pl, 2, NULL), "cat: the list of tensors is NULL")                               \
+    CALL(plume_stack(pl, 0, 2, NULL), "stack: the list of tensors is NULL")                        \
+    CALL(plume_full(pl, 2, NULL, 1), "full: the shape is NULL")                                    \
+    CALL(plume_expand(pl, x, 2, NULL), "expand: the shape is NULL")                                \
+    CALL(plume_normal(pl, 2, NULL, 0, 1), "a random tensor: the shape is NULL")                    \
+    CALL(plume_attention_with(pl, x, x, x, NULL), "attention_with: q, k, v or how is NULL")        \
+    CALL(plume_conv(pl, x, w, NULL, NULL, 0), "a convolution: how is NULL")                        \
     CALL(plume_max_pool2d(pl, plume_reshape(pl, x, SHAPE(8, 1, 8, 8)), 9, 1, 0),                   \
          "max_pool2d: a window of 9 does not fit with stride 1 and padding 0: f32[8, 1, 8, 8]")
 
@@ -122,8 +137,12 @@ static int declare(struct plume_context *pl)
         plume_buffer(pl, "m", PLUME_INIT_ZERO, 1, NULL);
     else if (which == 6)
         plume_hparam(pl, NULL);
-    else
+    else if (which == 7)
         plume_open(pl, NULL);
+    else if (which == 8)
+        plume_param_values(pl, "v", SHAPE(3), NULL);
+    else
+        return plume_fail(pl, -EINVAL, NULL);
     return 0;
 }
 
@@ -139,6 +158,8 @@ static void test_declarations_name_the_shape(void **state)
         "'m' has 1 dimensions, and its shape is NULL",
         "hyper-parameter 'NULL', which it does not list",
         "plume_open: the source is NULL",
+        "parameter 'v': its initial values are NULL",
+        "plume_fail() was called without a text",
     };
 
     (void)state;
@@ -152,11 +173,48 @@ static void test_declarations_name_the_shape(void **state)
     }
 }
 
+static int save_nothing(struct plume_context *pl)
+{
+    return which ? plume_save(pl, "n", NULL, 4) : plume_save(pl, NULL, "n", 1);
+}
+
+static int read_nothing(struct plume_context *pl)
+{
+    double n;
+
+    return which == 2 ? plume_read(pl, NULL, PLUME_VALUE, 1, &n)
+                      : plume_read(pl, "w", PLUME_VALUE, 640, NULL);
+}
+
+static void test_names_and_places_may_not_be_null(void **state)
+{
+    char dir[64];
+
+    (void)state;
+    assert_int_equal(tmpdir_make(dir, sizeof(dir)), 0);
+    for (which = 0; which < 4; which++) {
+        struct fit_run *run = fit_new_run();
+
+        run->options.max_steps = 1;
+        run->options.checkpoint_dir = dir;
+        if (which < 2)
+            run->module.on_save_checkpoint = save_nothing;
+        else
+            run->module.on_fit_end = read_nothing;
+        fit_go(run, 1, 0);
+        if (!strstr(run->error, which < 2 ? "save: the name or the bytes are NULL"
+                                          : "read: the name or the place of the numbers is NULL"))
+            fail_msg("%zu: '%s'", which, run->error);
+    }
+    assert_int_equal(tmpdir_remove(dir), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls_name_what_is_wrong),
         cmocka_unit_test(test_declarations_name_the_shape),
+        cmocka_unit_test(test_names_and_places_may_not_be_null),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,10 +69,14 @@ static plume_tensor *api_param_values(struct plume_context *pl,
 {
     struct pl_context *ctx = of(pl);
     plume_tensor *t = api_param_init(pl, name, PLUME_INIT_ZERO, 0, 0, rank, shape);
-    double *given = t ? reallocarray(NULL, t->count, sizeof(*given)) : NULL;
+    double *given = t && values ? reallocarray(NULL, t->count, sizeof(*given)) : NULL;
 
     if (!t)
         return NULL;
+    if (!values) {
+        pl_context_refuse(ctx, -EINVAL, "parameter '%s': its initial values are NULL", name);
+        return NULL;
+    }
     if (!given) {
         pl_context_refuse(ctx, -ENOMEM, "out of memory");
         return NULL;
@@ -187,7 +191,8 @@ static double api_hparam(struct plume_context *pl, const char *name)
 
 static int api_fail(struct plume_context *pl, int code, const char *text)
 {
-    return pl_context_refuse(of(pl), code ? code : -EINVAL, "%s", text);
+    return pl_context_refuse(of(pl), code ? code : -EINVAL, "%s",
+                             text ? text : "plume_fail() was called without a text");
 }
 
 static void refuse_input(struct pl_context *ctx,

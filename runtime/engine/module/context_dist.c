@@ -193,7 +193,9 @@ static int api_save(struct plume_context *pl, const char *name, const void *byte
     struct pl_error err = {0};
     int r;
 
-    if (!ctx->checkpoint || strlen(name) > 64 || !pl_name_valid(name, strlen(name)))
+    if (!name || (!bytes && n))
+        r = pl_error_set(&err, -EINVAL, "save: the name or the bytes are NULL");
+    else if (!ctx->checkpoint || strlen(name) > 64 || !pl_name_valid(name, strlen(name)))
         r = pl_error_set(&err, -EINVAL,
                          "save: '%s' is a bad name, or the call is outside on_save_checkpoint",
                          name);
@@ -216,11 +218,12 @@ static const void *api_load(struct plume_context *pl, const char *name, size_t *
                &err);
         return NULL;
     }
-    snprintf(full, sizeof(full), PL_CHECKPOINT_PREFIX "extras/%s", name);
+    snprintf(full, sizeof(full), PL_CHECKPOINT_PREFIX "extras/%s", name ? name : "");
     t = pl_checkpoint_find(ctx->checkpoint, full);
     if (!t)
         return NULL;
-    *ret_n = t->bytes;
+    if (ret_n)
+        *ret_n = t->bytes;
     return t->data;
 }
 

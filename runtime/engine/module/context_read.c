@@ -182,6 +182,9 @@ int pl_context_read(
     void *data;
     int r;
 
+    if (!name || !ret)
+        return pl_context_refuse(ctx, -EINVAL,
+                                 "read: the name or the place of the numbers is NULL");
     if (ctx->configuring || ctx->tape || !ctx->params.values)
         return pl_context_refuse(ctx, -EINVAL, "read '%s': not in configure and steps", name);
     if (what <= PLUME_GRADIENT && is_kept(ctx, name))
