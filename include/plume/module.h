@@ -459,7 +459,8 @@ static inline size_t plume_vocabulary(struct plume_context *pl,
 
 /* Declares a buffer: numbers that belong to the model, are saved with it, have no gradient, and are
  * changed by certain ops only (batchnorm's running statistics). init: zero or one. Otherwise as
- * plume_param(). Before validation all ranks copy rank 0's. */
+ * plume_param(). Before validation all ranks copy rank 0's. Write two calls that change one buffer
+ * as two statements: C evaluates the arguments of a call in any order. */
 static inline plume_tensor *plume_buffer(struct plume_context *pl,
                                          const char *name,
                                          enum plume_init init,

@@ -12,7 +12,9 @@
 #include <stdio.h>
 
 /* Element (.., j, ..) is x at (.., index(.., j, ..), ..), in dimension dim. The index has x's shape
- * but for that dimension. Gradients of an element that was chosen several times add up. */
+ * but for that dimension. Gradients of an element that was chosen several times add up. An index
+ * out of range gives NaN. x has real numbers; labels are chosen as plume_argmax() of what is chosen
+ * of plume_one_hot(). */
 static inline plume_tensor *
 plume_gather(struct plume_context *pl, plume_tensor *x, size_t dim, plume_tensor *index)
 {

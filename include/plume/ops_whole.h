@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Whole numbers: labels, indices and positions, tensors of PLUME_I32. Include it after
  * plume/module.h. The second tensor has the first one's shape, or the end of it, or one element,
- * such as plume_whole_number(). No gradients. */
+ * such as plume_whole_number(). No gradients.
+ *
+ * There is no a > b: where both have one shape it is b < a, else plume_scale(pl, plume_whole_le(pl,
+ * a, b), -1, 1). Real numbers become whole ones by plume_argmax(), plume_argmin() and
+ * plume_topk_index() only. */
 #ifndef PL_OPS_WHOLE_H
 #define PL_OPS_WHOLE_H
 
