@@ -20,6 +20,9 @@
 
 #define CONTROL_FD 3
 #define LINE_MAX_BYTES (64 * 1024)
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 /* Linux 6.16 */
+#endif
 
 /* -- The child's side. From here to the next mark: async-signal-safe calls only, as the child of a
  * threaded process may make no others; and system calls instead of set*id(), which in glibc talk
@@ -414,6 +417,9 @@ int pl_node_daemon_start(struct pl_node_daemon *daemon,
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return pl_error_errno(err, errno, "cannot make a socket");
+    /* A descriptor that came along would be closed by slurmstepd, which that may hold up: a TCP
+     * socket lingers as long as its owner likes. Older kernels cannot refuse them. */
+    (void)setsockopt(pair[0], SOL_SOCKET, SO_PASSRIGHTS, &(int){0}, sizeof(int));
     daemon->control = pair[0];
     child.control = pair[1];
     if (pl_daemon_said_open(said) == 0) { /* else nobody reads what it says */

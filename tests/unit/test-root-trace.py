@@ -22,7 +22,7 @@ PLAIN = set("""
     futex getegid geteuid getgid getpid getppid getrandom gettid getuid lseek madvise mmap mprotect munmap
     pidfd_open pidfd_send_signal pipe2 poll ppoll prctl prlimit64 read pread64 recvfrom recvmsg
     rseq rt_sigaction rt_sigprocmask rt_sigreturn sendmsg sendto set_robust_list set_tid_address setgroups
-    setresgid setresuid setsid shutdown socketpair umask vfork wait4 waitid write""".split())
+    setresgid setresuid setsid setsockopt shutdown socketpair umask vfork wait4 waitid write""".split())
 
 
 def allowed_path(call, path, runtime):

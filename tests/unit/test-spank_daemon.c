@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -253,6 +254,52 @@ static void test_stop_ignores_chatter(void **state)
     assert_int_equal(start(&daemon, 20000, &err), 0);
     assert_int_equal(pl_node_daemon_stop(&daemon, 200), -ETIMEDOUT);
     wait_gone(pid_in_output());
+}
+
+/* What closes it waits for 20 s: a TCP socket that lingers, whose peer does not read. */
+static void test_settle_takes_no_descriptor(void **state)
+{
+    int rights, pair[2];
+    socklen_t len = sizeof(rights);
+    struct pl_node_daemon daemon;
+    struct pl_error err = {0};
+    uint64_t start_ns;
+    bool can;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    can = getsockopt(pair[0], SOL_SOCKET, 83, &rights, &len) == 0; /* SO_PASSRIGHTS */
+    close(pair[0]);
+    close(pair[1]);
+    if (!can)
+        skip();
+    write_program(
+        "exec python3 -c '\n"
+        "import array, socket, struct, time\n"
+        "control = socket.socket(fileno=3)\n"
+        "control.sendall(b\"{\\\"type\\\":\\\"ready\\\",\\\"pid\\\":1,"
+        "\\\"socket\\\":\\\"/usr\\\"}\\n\")\n"
+        "listener = socket.create_server((\"127.0.0.1\", 0))\n"
+        "s = socket.create_connection(listener.getsockname())\n"
+        "s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack(\"ii\", 1, 20))\n"
+        "s.setblocking(False)\n"
+        "try:\n"
+        "    while True: s.send(bytes(65536))\n"
+        "except BlockingIOError: pass\n"
+        "control.recv(4096)\n"
+        "rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array(\"i\", [s.fileno()]))\n"
+        "try: control.sendmsg([b\"{}\\n\"], [rights])\n"
+        "except PermissionError: s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))\n"
+        "s.close()\n"
+        "print(1, flush=True)\n"
+        "time.sleep(60)\n"
+        "' >$OUT");
+    assert_int_equal(start(&daemon, 20000, &err), 0);
+    pl_node_daemon_spawned(&daemon, 0, 1);
+    pid_in_output(); /* it has sent the descriptor, and has none of it left */
+    start_ns = pl_now_ns();
+    assert_int_equal(pl_node_daemon_settle(&daemon, 500), -ETIMEDOUT);
+    assert_int_equal(pl_node_daemon_stop(&daemon, 100), -ETIMEDOUT);
+    assert_true(pl_now_ns() - start_ns < 15000000000u);
 }
 
 /* It hears the end of the tasks, and slurmstepd's end later costs no wait: not after its end, and
@@ -497,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_stop_stubborn_is_killed),
         cmocka_unit_test(test_stop_ignores_chatter),
         cmocka_unit_test(test_settle_then_stop),
+        cmocka_unit_test(test_settle_takes_no_descriptor),
         cmocka_unit_test(test_settle_goes_on),
         cmocka_unit_test(test_stop_closed_socket_is_no_end),
         cmocka_unit_test(test_stop_without_pidfd),
