@@ -7,6 +7,7 @@
 #include "common/base/env.h"
 #include "common/base/fault.h"
 #include "common/base/shared_fs.h"
+#include "common/base/shared_open.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -136,16 +137,18 @@ int pl_fd_read(
 int pl_file_read(
     const char *path, size_t max_bytes, char **ret, size_t *ret_len, struct pl_error *err)
 {
-    static const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-    _cleanup_close_ int fd = open(path, flags);
-    int error = errno;
+    _cleanup_close_ int fd = pl_shared_open(path);
 
-    if (fd < 0 && error == ENOENT && pl_dir_renew_of(path)) { /* another host may have made it */
-        fd = open(path, flags);
-        error = errno;
-    }
+    if (fd == -ENOENT && pl_dir_renew_of(path)) /* another host may have made it */
+        fd = pl_shared_open(path);
+    if (fd == -EINVAL)
+        return pl_error_set(err, -EINVAL, "'%s' is not a regular file", path);
+    if (fd == -EPERM)
+        return pl_error_set(err, -EPERM,
+                            "'%s' is another user's link to a file that is not theirs: not read",
+                            path);
     if (fd < 0)
-        return pl_error_errno(err, error, "cannot open '%s'", path);
+        return pl_error_errno(err, fd, "cannot open '%s'", path);
     return pl_fd_read(fd, path, max_bytes, ret, ret_len, err);
 }
 

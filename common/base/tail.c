@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/tail.h"
 #include "common/base/fs.h"
+#include "common/base/shared_open.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -345,7 +346,7 @@ void pl_tail_finish(struct pl_tail *t)
 
 char *pl_tail_file(const char *path, int64_t from, int64_t rank)
 {
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    _cleanup_close_ int fd = pl_shared_open(path);
     _cleanup_(pl_tail_finish) struct pl_tail tail = {0};
     char data[65536];
     struct stat st;

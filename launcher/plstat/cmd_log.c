@@ -5,6 +5,7 @@
 #include "common/base/fs.h"
 #include "common/base/parse.h"
 #include "common/base/shared_fs.h"
+#include "common/base/shared_open.h"
 #include "common/proto/json.h"
 #include "common/run/output_ranks.h"
 #include "launcher/plstat/follow.h"
@@ -104,8 +105,7 @@ static int64_t read_world(const struct log *log)
 {
     _cleanup_free_ char *path =
         pl_run_attempt_path(log->run, log->trial, log->attempt, "events.jsonl");
-    _cleanup_close_ int fd =
-        path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -EBADF;
+    _cleanup_close_ int fd = path ? pl_shared_open(path) : -EBADF;
     _cleanup_(json_decrefp) json_t *event = NULL;
     char head[HEAD_BYTES];
     ssize_t n = fd >= 0 ? read(fd, head, sizeof(head)) : -1;

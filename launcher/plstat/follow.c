@@ -2,6 +2,7 @@
 #include "launcher/plstat/follow.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/shared_open.h"
 #include "common/run/output_ranks.h"
 #include "launcher/plstat/lines.h"
 
@@ -334,14 +335,14 @@ static int read_source(struct pl_follow *f,
 
     file_name(s, name);
     /* Not only regular files may stand there: nothing must block. */
-    fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 && errno != ENOENT && errno != ESTALE)
-        complain(f, s, errno);
-    if (fd < 0)
+    fd = pl_shared_open_at(dir, name);
+    if (fd < 0 && fd != -ENOENT && fd != -ESTALE && fd != -EINVAL)
+        complain(f, s, -fd);
+    if (fd < 0 && fd != -EINVAL)
         return read_rest(f, s, ret_any, err);
-    if (fstat(fd, &st) < 0)
+    if (fd >= 0 && fstat(fd, &st) < 0)
         return 0;
-    if (!S_ISREG(st.st_mode)) {
+    if (fd < 0 || !S_ISREG(st.st_mode)) {
         if (!s->complained)
             note(f, s, "is no regular file");
         s->complained = f->unreadable = true;

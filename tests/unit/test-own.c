@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/base/own.h"
+#include "common/base/shared_open.h"
 #include "tests/lib/tmpdir.h"
 
 #include <endian.h>
@@ -8,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -143,6 +145,106 @@ static void test_file_open_checks_before_it_empties(void **state)
     assert_int_equal(st.st_size, 0);
 }
 
+/* ---- what others may have put there ---- */
+
+#define OTHER 65533
+
+/* Of another user, with a file of theirs, a link of theirs to it, one to a file of ours, one to a
+ * device, and a pipe. */
+static int make_foreign(void)
+{
+    int fd;
+
+    assert_int_equal(mkdirat(top_fd, "theirs", 0755), 0);
+    fd = openat(top_fd, "theirs", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pl_file_write_at(fd, "file", "theirs", 6, 0644, false, NULL), 0);
+    assert_int_equal(pl_file_write_at(top_fd, "secret", "ours", 4, 0600, false, NULL), 0);
+    assert_int_equal(symlinkat("file", fd, "link"), 0);
+    assert_int_equal(symlinkat("../secret", fd, "trap"), 0);
+    assert_int_equal(symlinkat("../secret", fd, "our-link"), 0);
+    assert_int_equal(symlinkat("/dev/zero", fd, "device"), 0);
+    assert_int_equal(mkfifoat(fd, "pipe", 0666), 0);
+    assert_int_equal(fchownat(fd, "file", OTHER, OTHER, AT_SYMLINK_NOFOLLOW), 0);
+    assert_int_equal(fchownat(fd, "link", OTHER, OTHER, AT_SYMLINK_NOFOLLOW), 0);
+    assert_int_equal(fchownat(fd, "trap", OTHER, OTHER, AT_SYMLINK_NOFOLLOW), 0);
+    assert_int_equal(fchownat(fd, "device", OTHER, OTHER, AT_SYMLINK_NOFOLLOW), 0);
+    assert_int_equal(fchown(fd, OTHER, OTHER), 0);
+    return fd;
+}
+
+static void expect_shared(int folder, const char *name, const char *content)
+{
+    int fd = pl_shared_open_at(folder, name);
+    char data[16] = "";
+
+    if (fd < 0)
+        fail_msg("%s: %s", name, strerror(-fd));
+    assert_true(read(fd, data, sizeof(data) - 1) >= 0);
+    assert_string_equal(data, content);
+    close(fd);
+}
+
+static void test_shared_open_of_a_foreign_folder(void **state)
+{
+    int folder;
+
+    if (geteuid() != 0)
+        skip();
+    folder = make_foreign();
+    expect_shared(folder, "file", "theirs");
+    expect_shared(folder, "link", "theirs");
+    expect_shared(folder, "our-link", "ours");
+    assert_int_equal(pl_shared_open_at(folder, "trap"), -EPERM);
+    assert_int_equal(pl_shared_open_at(folder, "device"), -EPERM);
+    assert_int_equal(pl_shared_open_at(folder, "none"), -ENOENT);
+    close(folder);
+}
+
+/* Root's link to a device is followed, and then the device is not opened. */
+static void test_shared_open_opens_no_device(void **state)
+{
+    char event[4096];
+    int folder, watch;
+
+    if (geteuid() != 0)
+        skip();
+    folder = make_foreign();
+    watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    assert_int_equal(fchdir(folder), 0);
+    assert_true(inotify_add_watch(watch, "pipe", IN_OPEN) >= 0);
+    assert_int_equal(pl_shared_open_at(folder, "pipe"), -EINVAL);
+    assert_int_equal(read(watch, event, sizeof(event)), -1); /* nobody has opened it */
+    assert_int_equal(symlinkat("/dev/zero", folder, "ours"), 0);
+    assert_int_equal(pl_shared_open_at(folder, "ours"), -EINVAL);
+    assert_int_equal(chdir("/"), 0);
+    close(watch);
+    close(folder);
+}
+
+static void test_shared_open_by_path(void **state)
+{
+    char path[128];
+    int fd;
+
+    assert_int_equal(pl_file_write_at(top_fd, "file", "x", 1, 0644, false, NULL), 0);
+    assert_int_equal(symlinkat("file", top_fd, "link"), 0);
+    snprintf(path, sizeof(path), "%s/link", top);
+    fd = pl_shared_open(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(fchdir(top_fd), 0);
+    fd = pl_shared_open("file");
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(chdir("/"), 0);
+    snprintf(path, sizeof(path), "%s/none/file", top);
+    assert_int_equal(pl_shared_open(path), -ENOENT);
+    fd = pl_shared_open("/");
+    assert_true(fd >= 0);
+    close(fd);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(void)
@@ -152,6 +254,9 @@ int main(void)
         CASE(test_made_below_a_list),
         CASE(test_file_open_what_is_no_file),
         CASE(test_file_open_checks_before_it_empties),
+        CASE(test_shared_open_of_a_foreign_folder),
+        CASE(test_shared_open_opens_no_device),
+        CASE(test_shared_open_by_path),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
