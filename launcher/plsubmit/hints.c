@@ -2,8 +2,10 @@
 #include "launcher/plsubmit/hints.h"
 #include "common/base/fs.h"
 #include "common/base/parse.h"
+#include "common/base/program.h"
 #include "common/base/term.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
@@ -121,9 +123,47 @@ static int hint_directives(struct pl_spec *spec)
                : 0;
 }
 
+/* A #! line that starts nothing. */
+static int hint_interpreter(struct pl_spec *spec)
+{
+    const char *program = spec->argv[0];
+    char name[256];
+    bool cr;
+
+    if (!pl_program_interpreter(program, name, sizeof(name), &cr))
+        return 0;
+    if (cr)
+        return pl_spec_warn(
+            spec,
+            "program '%s' has a #! line that ends as on Windows (CR LF), so that it "
+            "cannot start: convert the file, for example by dos2unix",
+            program);
+    return access(name, X_OK) < 0
+               ? pl_spec_warn(spec,
+                              "program '%s' has a #! line with '%s', which cannot be run here: %s",
+                              program, name, strerror(errno))
+               : 0;
+}
+
+/* True for a script of a shell whose first line ends as on Windows. */
+static bool is_of_windows(const struct pl_spec *spec, const char *script)
+{
+    _cleanup_close_ int fd = open(script, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const char *program = base_name(spec->argv[0]), *end;
+    char text[HEAD_BYTES + 1];
+    ssize_t n = -1;
+
+    if (fd >= 0 && (strcmp(program, "bash") == 0 || strcmp(program, "sh") == 0))
+        n = read(fd, text, HEAD_BYTES);
+    text[PL_MAX(n, 0)] = '\0';
+    end = strchr(text, '\n');
+    return end && end > text && end[-1] == '\r';
+}
+
 static int hint_program(struct pl_spec *spec)
 {
     const char *script = missing_script(spec);
+    int r = 0;
 
     if (script)
         return pl_spec_warn(spec, "'%s' cannot run '%s': there is no such file here",
@@ -134,7 +174,16 @@ static int hint_program(struct pl_spec *spec)
                             "interpreter, or begin the file with a line such as "
                             "#!/usr/bin/env python3",
                             spec->argv[0]);
-    return hint_directives(spec);
+    script = script_of(spec);
+    if (script && is_of_windows(spec, script))
+        r = pl_spec_warn(
+            spec,
+            "'%s' has lines that end as on Windows (CR LF), and '%s' takes the CR for a "
+            "part of the last word: convert the file, for example by dos2unix",
+            script, base_name(spec->argv[0]));
+    if (r == 0 && !spec->values[PL_SPEC_CONTAINER].text)
+        r = hint_interpreter(spec);
+    return r == 0 ? hint_directives(spec) : r;
 }
 
 /* ---- options ---- */

@@ -2,11 +2,14 @@
 #include "runtime/plrun/program.h"
 #include "common/base/env.h"
 #include "common/base/fs.h"
+#include "common/base/program.h"
 #include "common/base/strv.h"
 #include "runtime/plrun/container.h"
 #include "runtime/plrun/saver.h"
 
 #include <string.h>
+
+#define WHY_BYTES 512
 
 /* True if a folder of PATH has a file of this name. */
 static bool is_in_path(const char *name)
@@ -49,6 +52,7 @@ static int exec_program(char *const *argv)
 {
     _cleanup_(pl_strv_freep) char **words = NULL;
     struct pl_error err = {0};
+    char why[WHY_BYTES];
     int error;
 
     if (pl_container_is_set()) {
@@ -63,7 +67,8 @@ static int exec_program(char *const *argv)
     /* execvp(3) reports EACCES if it may not search one of the folders and finds nothing. */
     if (error == EACCES && !strchr(argv[0], '/') && !is_in_path(argv[0]))
         error = ENOENT;
-    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
+    pl_program_why(argv[0], error, why, sizeof(why));
+    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], why);
     return error == ENOENT ? 127 : 126;
 }
 

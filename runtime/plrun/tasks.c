@@ -4,6 +4,7 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/program.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -170,6 +171,7 @@ static bool may_begin(int gate)
 static pid_t start(const struct step *s, char *const *argv, unsigned task, const int gate[2])
 {
     pid_t pid = fork();
+    char why[512];
     int error;
 
     if (pid != 0)
@@ -180,7 +182,8 @@ static pid_t start(const struct step *s, char *const *argv, unsigned task, const
         _exit(126);
     execvp(argv[0], argv);
     error = errno;
-    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], strerror(error));
+    pl_program_why(argv[0], error, why, sizeof(why));
+    dprintf(2, "plrun: cannot run '%s': %s\n", argv[0], why);
     _exit(error == ENOENT ? 127 : 126);
 }
 
