@@ -204,6 +204,8 @@ static const struct {
     {"tail", "plstat log -f JOB"},
     {"output", "plstat log JOB"},
     {"cancel", "plsubmit --cancel SWEEP"},
+    {"kill", "plsubmit --cancel SWEEP"},
+    {"stop", "plsubmit --cancel SWEEP"},
     {"retry", "plsubmit --retry SWEEP"},
 };
 

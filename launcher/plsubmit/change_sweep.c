@@ -273,7 +273,8 @@ static int check_change(const struct pl_spec *spec, char *const *words, struct p
     if (spec->change == PL_CHANGE_UPDATE && !spec->values[PL_SPEC_MAX_PARALLEL].text &&
         !pl_update_has_limits(spec))
         return pl_error_set(err, -EINVAL,
-                            "option '--update' needs --max-parallel, --time, --partition or --mem");
+                            "--update changes --max-parallel, --time, --partition and --mem only: "
+                            "give one of them");
     if (spec->wait && !submits && spec->change != PL_CHANGE_RESUME)
         return pl_error_set(err, -EINVAL,
                             "option '--wait' is for calls that submit trials: omit it, and follow "

@@ -73,8 +73,10 @@ static int read_value(const char **text, char **ret, const char *name, struct pl
                 "brackets, \"[1,2]\"",
                 name);
         if (len == 0)
-            return pl_error_set(
-                err, -EINVAL, "axis '%s' has an empty value: write \"\" for the empty value", name);
+            return pl_error_set(err, -EINVAL,
+                                "axis '%s' has an empty value: write \"\" for the empty value, and "
+                                "no blank after a comma",
+                                name);
         r = pl_buf_add(&value, s, len);
         s += len;
     } else {

@@ -11,6 +11,7 @@
 
 #define HEAD_BYTES 8192  /* of a script, with its lines #SBATCH */
 #define SIGNAL_LEAD_S 60 /* of sbatch --signal without a time */
+#define HIGHEST_USUAL 31 /* the largest number of a signal with a name of its own */
 
 /* ---- the program ---- */
 
@@ -196,6 +197,11 @@ static int hint_signal(struct pl_spec *spec)
     int64_t lead_s = SIGNAL_LEAD_S;
     uint64_t limit_s;
 
+    if (text && pl_parse_int(text, HIGHEST_USUAL + 1, INT32_MAX, &lead_s, NULL) == 0)
+        return pl_spec_warn(spec,
+                            "--signal %s is the signal of that number, at the default time: write "
+                            "USR1@%s for a signal %s seconds before the time limit",
+                            text, text, text);
     if (!text || !time || pl_parse_slurm_time(time, &limit_s, NULL) < 0 || limit_s == 0 ||
         (at && pl_parse_int(at + 1, 0, INT32_MAX, &lead_s, NULL) < 0) || (uint64_t)lead_s < limit_s)
         return 0;
@@ -256,7 +262,7 @@ static bool is_range(const char *text)
     return n > 1;
 }
 
-/* Several numbers with blanks between them are one value: a comma separates values. */
+/* Several numbers with other marks between them are one value: a comma separates values. */
 static bool is_numbers(const char *text)
 {
     _cleanup_free_ char *copy = strdup(text);
@@ -264,7 +270,7 @@ static bool is_numbers(const char *text)
     unsigned n = 0;
     double value;
 
-    for (const char *word; (word = strsep(&rest, " ")); n++)
+    for (const char *word; (word = strsep(&rest, " ;|")); n++)
         if (pl_parse_double(word, &value, NULL) < 0)
             return false;
     return n > 1;
@@ -313,7 +319,7 @@ int pl_hints_axes(struct pl_spec *spec)
         if (axis->n_values == 1 && !axis->quoted && is_numbers(axis->values[0]))
             r = pl_spec_warn(spec,
                              "--grid: axis '%s' has one value, '%.200s': write a comma between "
-                             "values, or quotes around one that has blanks",
+                             "values, or quotes around the value",
                              axis->name, axis->values[0]);
         if (r == 0 && axis->n_values == 1 && !axis->quoted && is_range(axis->values[0]))
             r = pl_spec_warn(spec,
@@ -377,6 +383,35 @@ static int hint_arguments(struct pl_spec *spec)
     return r;
 }
 
+/* The next variable in a value that has several, as --export of sbatch takes them; NULL: none. */
+static const char *next_variable(const char *value, size_t *ret_len)
+{
+    for (const char *at = strchr(value, ','); at; at = strchr(at + 1, ',')) {
+        *ret_len = strspn(at + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (*ret_len && at[1 + *ret_len] == '=')
+            return at + 1;
+    }
+    return NULL;
+}
+
+/* The value itself may be a secret, and is not shown. */
+static int hint_env(struct pl_spec *spec)
+{
+    int r = 0;
+
+    for (char **item = spec->lists[PL_SPEC_ENV]; item && *item && r == 0; item++) {
+        size_t len = 0, name = strcspn(*item, "=");
+        const char *next = next_variable(*item + name, &len);
+
+        if (next)
+            r = pl_spec_warn(spec,
+                             "--env: %.*s has all that follows as its value, and %.*s is not set: "
+                             "write --env once for each variable",
+                             (int)name, *item, (int)len, next);
+    }
+    return r;
+}
+
 int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
 {
     int r = 0;
@@ -386,7 +421,7 @@ int pl_hints_add(struct pl_spec *spec, struct pl_error *err)
     if (r < 0)
         return r;
     return hint_program(spec) < 0 || hint_signal(spec) < 0 || pl_hints_axes(spec) < 0 ||
-                   hint_output(spec) < 0 || hint_arguments(spec) < 0
+                   hint_output(spec) < 0 || hint_arguments(spec) < 0 || hint_env(spec) < 0
                ? pl_error_nomem(err)
                : 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/program.h"
 #include "common/base/fs.h"
+#include "common/base/parse.h"
 #include "launcher/plsubmit/spec.h"
 
 #include <fcntl.h>
@@ -44,20 +45,33 @@ static bool is_module(const char *path)
     return found;
 }
 
-/* Of a name that is not in PATH: a word that other programs have for a sub-command, or a whole
- * command line in quotes. */
+/* Of a name that is not in PATH: a word that other programs have for a sub-command, a whole command
+ * line in quotes, or a part of an axis that a blank has cut off. */
 static char *named_otherwise(const char *name)
 {
     static const char *const views[] = {"status", "list", "ls", "ps", "show", "sweep", "why"};
     _cleanup_free_ char *option = pl_strf("--%s", name);
+    const char *equals = strchr(name, '=');
+    double number;
 
     for (size_t i = 0; i < PL_COUNT(views); i++)
         if (strcmp(name, views[i]) == 0)
             return pl_strf("program '%s' is not in PATH: plstat shows sweeps and jobs", name);
     if (option && (strcmp(name, "help") == 0 || pl_options_find(&pl_spec_command, option)))
         return pl_strf("program '%s' is not in PATH: the option is --%s", name, name);
-    return pl_strf("program '%s' is not in PATH%s", name,
-                   strchr(name, ' ') ? ": write its words without quotes around all of them" : "");
+    if (strchr(name, ' '))
+        return pl_strf("program '%s' is not in PATH: write its words without quotes around all of "
+                       "them",
+                       name);
+    if (equals && pl_name_valid(name, (size_t)(equals - name)))
+        return pl_strf("program '%s' is not in PATH: write --grid %s for an axis, --env %s for a "
+                       "variable",
+                       name, name, name);
+    if (strchr(name, ',') || pl_parse_double(name, &number, NULL) == 0)
+        return pl_strf("program '%s' is not in PATH: values of an axis are one word, with commas "
+                       "and without blanks: --grid NAME=V1,V2",
+                       name);
+    return pl_strf("program '%s' is not in PATH", name);
 }
 
 /* The reason why the program cannot be used, and what to do. */

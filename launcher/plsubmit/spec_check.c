@@ -60,6 +60,10 @@ int pl_spec_check_nodes(const char *value, struct pl_error *err)
 
     if (!low)
         return pl_error_set(err, -ENOMEM, "out of memory");
+    if ((value[0] | 0x20) >= 'a' || strchr(value, ',')) /* "n1", "n1,n2" */
+        return pl_error_set(err, -EINVAL,
+                            "'%s' is not N or MIN-MAX: for names of nodes write --nodelist NODES",
+                            value);
     r = pl_parse_int(low, 1, 1000000, &min, err);
     if (r == 0 && dash)
         r = pl_parse_int(dash + 1, min, 1000000, &max, err);

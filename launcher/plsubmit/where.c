@@ -300,6 +300,8 @@ static int parse(struct where *w)
     if (root < 0)
         return root;
     skip(w);
+    if (*w->at && strchr("<>=!", *w->at))
+        return refuse(w, "write and between two comparisons: 1 < x and x < 3");
     return *w->at ? refuse(w, "expected an operator, such as and, == or *") : root;
 }
 
