@@ -16,20 +16,27 @@
 #include <signal.h>
 #include <string.h>
 
+/* Trials that did not end well. */
+struct failures {
+    size_t n, n_cancelled; /* n: all of them */
+};
+
 /* The trial that failed first; NULL: none. A running trial counts if its hub has found a cause. */
-static const struct pl_trial_status *first_failure(const struct pl_run_status *s, size_t *ret_n)
+static const struct pl_trial_status *first_failure(const struct pl_run_status *s,
+                                                   struct failures *ret)
 {
     const struct pl_trial_status *first = NULL;
     double first_s = 0;
 
-    *ret_n = 0;
+    *ret = (struct failures){0};
     for (size_t i = 0; i < s->n_trials; i++) {
         const struct pl_trial_status *ts = &s->trials[i];
         double at = ts->ended_s > 0 ? ts->ended_s : INFINITY;
 
         if (!pl_trial_state_is_failure(ts->state) && !(ts->state == PL_TRIAL_RUNNING && ts->cause))
             continue;
-        ++*ret_n;
+        ret->n++;
+        ret->n_cancelled += ts->state == PL_TRIAL_CANCELLED;
         if (!first || at < first_s) {
             first = ts;
             first_s = at;
@@ -229,10 +236,28 @@ static int add_cause(struct pl_plstat *ps,
     return r;
 }
 
+/* Adds a line about the trials beside the one shown. */
+static int add_more(struct pl_plstat *ps,
+                    const struct pl_run_status *s,
+                    const struct pl_trial_status *shown,
+                    const struct failures *failures)
+{
+    size_t n = failures->n ? failures->n - 1 : 0;
+    size_t cancelled = failures->n_cancelled - (shown->state == PL_TRIAL_CANCELLED);
+    const char *were = n == 1 ? "was" : "were";
+
+    if (n == 0)
+        return 0;
+    return pl_plstat_line(ps, PL_TERM_PLAIN, "%zu more trial%s %s%s%s%s: plstat sweep %s", n,
+                          n == 1 ? "" : "s", cancelled < n ? "failed" : "",
+                          cancelled && cancelled < n ? " or " : "", cancelled ? were : "",
+                          cancelled ? " cancelled" : "", pl_run_sweep(s->run));
+}
+
 static int print(struct pl_plstat *ps,
                  const struct pl_run_status *s,
                  const struct pl_trial_status *ts,
-                 size_t n_failed,
+                 const struct failures *failures,
                  const json_t *cause)
 {
     int r;
@@ -240,9 +265,8 @@ static int print(struct pl_plstat *ps,
     r = add_head(ps, s, ts);
     if (r == 0)
         r = pl_timeline_print(ps, s->run, ts, cause);
-    if (r == 0 && n_failed > 1)
-        r = pl_plstat_line(ps, PL_TERM_PLAIN, "%zu more trial%s failed: plstat sweep %s",
-                           n_failed - 1, n_failed == 2 ? "" : "s", pl_run_sweep(s->run));
+    if (r == 0)
+        r = add_more(ps, s, ts, failures);
     if (r == 0)
         r = pl_gpus_print(ps, ts->doc, false, ts->ended_s);
     if (r == 0)
@@ -333,7 +357,7 @@ static int report_slurm_job(struct pl_plstat *ps, const struct pl_slurm_job *job
 static int report_failure(struct pl_plstat *ps,
                           const struct pl_run_status *sweep,
                           unsigned trial,
-                          size_t n_failed)
+                          const struct failures *failures)
 {
     _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
     _cleanup_(json_decrefp) json_t *cause = NULL;
@@ -346,18 +370,18 @@ static int report_failure(struct pl_plstat *ps,
         return -ENOMEM;
     if (ps->json)
         return pl_plstat_document(ps, pl_plstat_json_why(sweep, s->trials, cause));
-    return print(ps, sweep, s->trials, n_failed, cause);
+    return print(ps, sweep, s->trials, failures, cause);
 }
 
 static int report_run(struct pl_plstat *ps, const struct pl_run_status *s)
 {
     const struct pl_trial_status *ts;
-    size_t n_failed;
+    struct failures failures;
 
-    ts = first_failure(s, &n_failed);
+    ts = first_failure(s, &failures);
     ps->any_failure |= ts != NULL;
     if (ts)
-        return report_failure(ps, s, ts->trial, n_failed);
+        return report_failure(ps, s, ts->trial, &failures);
     if (ps->json)
         return pl_plstat_document(ps,
                                   pl_plstat_json_why(s, s->n_trials == 1 ? s->trials : NULL, NULL));
