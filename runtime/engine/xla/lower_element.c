@@ -76,9 +76,10 @@ pl_lower_activate(struct pl_hlo *h, enum pl_activation act, struct pl_hlo_value 
         return pl_hlo_one(h, "tanh", x);
     case PL_ACT_SIGMOID:
         return pl_hlo_one(h, "logistic", x);
-    default:
-        return x;
+    case PL_ACT_NONE: /* no default: the compiler names an activation that has no case */
+        break;
     }
+    return x;
 }
 
 /* 1 - t^2 */
@@ -117,9 +118,11 @@ static struct pl_hlo_value slope_of(struct pl_hlo *h, enum pl_activation act, st
     case PL_ACT_SIGMOID:
         t = pl_hlo_one(h, "logistic", x);
         return pl_hlo_two(h, "subtract", t, pl_hlo_two(h, "multiply", t, t));
-    default:
-        return pl_hlo_fill_like(h, x, 1);
+    case PL_ACT_NONE:
+    case PL_ACT_RELU: /* the caller's */
+        break;
     }
+    return pl_hlo_fill_like(h, x, 1);
 }
 
 struct pl_hlo_value pl_lower_slope(struct pl_hlo *h,

@@ -84,9 +84,10 @@ function(struct pl_hlo *h, enum pl_map fn, double p, double q, struct pl_hlo_val
         return pl_lower_erf(h, x);
     case PL_MAP_TAN:
         return pl_hlo_two(h, "divide", pl_hlo_one(h, "sine", x), pl_hlo_one(h, "cosine", x));
-    default:
-        return pl_hlo_fill_like(h, x, p);
+    case PL_MAP_FILL: /* no default: the compiler names a function that has no case */
+        break;
     }
+    return pl_hlo_fill_like(h, x, p);
 }
 
 /* 1 where p < x < q, else 0. An infinite bound is none: x itself may be infinite. */
@@ -146,9 +147,14 @@ static struct pl_hlo_value slope(struct pl_hlo *h,
         return pl_hlo_with(h, "multiply", pl_hlo_one(h, "exponential", t), M_2_SQRTPI);
     case PL_MAP_TAN:
         return pl_hlo_with(h, "add", times(h, y, y), 1);
-    default:
-        return zero(h, x);
+    case PL_MAP_FILL:
+    case PL_MAP_FLOOR:
+    case PL_MAP_CEIL:
+    case PL_MAP_ROUND:
+    case PL_MAP_SIGN:
+        break;
     }
+    return zero(h, x);
 }
 
 void pl_lower_map_forward(struct pl_lower *l, size_t i)
@@ -191,13 +197,21 @@ void pl_lower_choose_forward(struct pl_lower *l, size_t i)
     enum pl_choose op = (enum pl_choose)pl_lower_node(l, i)->attr.i[0];
     struct pl_hlo_value a = pl_lower_in(l, i, 0), b = pl_lower_in(l, i, 1);
 
-    if (op == PL_CHOOSE_WHERE)
+    switch (op) { /* no default: the compiler names an operation that has no case */
+    case PL_CHOOSE_WHERE:
         a = pl_hlo_select(l->h, pl_hlo_compare(l->h, "NE", a, zero(l->h, a)), b,
                           pl_lower_in(l, i, 2));
-    else if (op <= PL_CHOOSE_MIN)
+        break;
+    case PL_CHOOSE_MAX:
+    case PL_CHOOSE_MIN:
         a = pl_hlo_two(l->h, op == PL_CHOOSE_MAX ? "maximum" : "minimum", a, b);
-    else
+        break;
+    case PL_CHOOSE_LT:
+    case PL_CHOOSE_LE:
+    case PL_CHOOSE_EQ:
+    case PL_CHOOSE_NE:
         a = pl_hlo_convert(l->h, pl_hlo_compare(l->h, how[op], a, b), "f32");
+    }
     pl_lower_set(l, i, a);
 }
 
