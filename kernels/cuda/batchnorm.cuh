@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What batch norm's passes share (batchnorm.cu): where the terms of its sums are, who takes the
- * sums, a kernel over all elements, and y before relu. Nothing here owns memory or fails. */
+/* Shared by the passes of batch norm (batchnorm.cu): the places of the terms of its sums, the
+ * threads that add them, a kernel over all elements, and y before relu. Nothing here owns memory or
+ * fails. */
 #ifndef PL_KERNELS_CUDA_BATCHNORM_CUH
 #define PL_KERNELS_CUDA_BATCHNORM_CUH
 

@@ -89,7 +89,7 @@ static int look_at_slurm(struct pl_doctor *d)
     return 0;
 }
 
-/* Where it is that of the nodes, too, the plugin's plrund waits for it. */
+/* The plugin's plrund waits for the home folder, if it is that of the nodes, too. */
 static void look_at_home(struct pl_doctor *d)
 {
     _cleanup_free_ char *home = pl_home_dir(NULL);

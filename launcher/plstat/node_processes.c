@@ -65,9 +65,9 @@ static void read_group(struct pl_node_process *p)
         p->job = p->cgroup_job = pl_node_process_group(pl_buf_str(&text), p->sluid);
 }
 
-/* What is in the process's memory. 0 or -ENOMEM. Nothing may be had of it, as where the user's own
- * processes are as many as `ulimit -u` allows, or the one that reads was killed for want of memory:
- * the other processes are looked at all the same. */
+/* Reads the process's memory. 0 or -ENOMEM. A memory that cannot be read leaves its facts empty, as
+ * when the user has as many processes as `ulimit -u` allows, or the child that reads was killed for
+ * want of memory: the other processes are looked at all the same. */
 static int read_memory(struct pl_node_process *p, pid_t thread, const char *name)
 {
     struct pl_process_memory memory;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a process holds in its own memory: its arguments and its environment. To read them Linux
- * takes a lock that the process may hold for ever, as one whose driver hangs does, or whose user
- * has made a file system that does not answer. So a child of ours looks. */
+/* Arguments and environment of a process, which are in its own memory. Linux takes a lock to read
+ * them, and the process may hold that lock for ever: its driver hangs, or its user has made a file
+ * system that does not answer. So a child of ours reads them. */
 #ifndef PL_LAUNCHER_PLSTAT_PROCESS_MEMORY_H
 #define PL_LAUNCHER_PLSTAT_PROCESS_MEMORY_H
 

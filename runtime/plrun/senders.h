@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Who sends a signal to every process of a rank at once: a rank must get each signal once, so that
- * the processes over it pass on only the signals that others send. */
+/* Senders that signal every process of a rank at once, as Slurm may. A rank must get each signal
+ * once, so the processes over it pass on only the signals of other senders. */
 #ifndef PL_RUNTIME_PLRUN_SENDERS_H
 #define PL_RUNTIME_PLRUN_SENDERS_H
 

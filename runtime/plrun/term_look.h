@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* How a rank takes SIGTERM, or what Slurm may send in its place: only one that handles, ignores or
- * blocks it can exit with a code because of it. Its end alone does not show that: Python, for one,
- * resets its handlers then. */
+/* Looks how a rank takes SIGTERM, or the signal that Slurm sends in its place: only a rank that
+ * handles, ignores or blocks it can exit with a code because of it. The rank's end alone does not
+ * show that: Python, for one, resets its handlers then. */
 #ifndef PL_RUNTIME_PLRUN_TERM_LOOK_H
 #define PL_RUNTIME_PLRUN_TERM_LOOK_H
 

@@ -14,8 +14,9 @@ int pl_trial_env_number(enum pl_env_id id, int64_t fallback, unsigned *ret, stru
  * pl_run_close(), also after an error. */
 int pl_trial_open_run(struct pl_run **ret, unsigned *ret_trial, struct pl_error *err);
 
-/* Where the attempt's part of our stderr begins, by its claim: a requeued job appends to the file
- * of the attempt before, and trials may share one. -1: not known, or it is another file. */
+/* The byte of our stderr at which the attempt's part begins, by its claim: a requeued job appends
+ * to the file of the attempt before, and trials may share one. -1: not known, or it is another
+ * file. */
 int64_t pl_trial_stderr_start(const char *attempt_dir);
 
 /* The last lines of our stderr from a byte on, if that is a file (Slurm's output file). */

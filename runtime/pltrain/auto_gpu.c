@@ -394,7 +394,7 @@ static int test_taken(const struct taken *taken, unsigned there, struct pl_error
     return r < 0 ? pl_error_set(err, r, "%s", pl_error_text(&why)) : 0;
 }
 
-/* How many GPUs the ranks of this node take. */
+/* The number of GPUs that the ranks of this node take. */
 static int count_wanted(const struct pl_pltrain *p,
                         const struct pl_comm *comm,
                         unsigned there,

@@ -82,7 +82,7 @@ int pl_pltrain_global_batch(const struct pl_pltrain *p,
                             struct pl_hparams *hparams,
                             struct pl_error *err);
 
-/* Whether the options go with the ranks that a launcher has started on this node. -EINVAL. */
+/* Checks the options against the ranks that a launcher has started on this node. -EINVAL. */
 int pl_pltrain_started(const struct pl_pltrain *p, unsigned local_size, struct pl_error *err);
 
 /* Combines --devices, --processes, --num-nodes and --strategy. `started`: a launcher has started

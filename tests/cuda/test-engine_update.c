@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What a step of the optimizers asks of a GPU: statistics of gradients are a graph that is
- * replayed, and the update is one kernel per range. On a device of the emulated CUDA kernels that
- * has graphs; with them and without them the bits are the same. */
+/* The work of an optimizer's step on a GPU: statistics of gradients are a graph that is replayed,
+ * and the update is one kernel per range. On a device of the emulated CUDA kernels that has graphs;
+ * with them and without them the bits are the same. */
 #include "runtime/engine/optim/optimizer.h"
 #include "runtime/engine/util/rng.h"
 #include "tests/cuda/emulator.h"
@@ -118,7 +118,7 @@ static struct pl_device *device(void)
     return dev;
 }
 
-/* What a run does. */
+/* The options of a run. */
 struct how {
     enum plume_optimizer_kind kind;
     struct pl_clip_rule clip;

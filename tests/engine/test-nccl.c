@@ -184,7 +184,7 @@ static const char *old_library(struct pl_comm *host, void *shared)
                  "NCCL of rank 1: libnccl is 2.18.5, but plume-cuda.so was built for 2.");
 }
 
-/* What differs in the last number only has the same functions. */
+/* Releases that differ in the last number only have the same functions. */
 static const char *older_patch(struct pl_comm *host, void *shared)
 {
     _cleanup_(pl_comm_destroyp) struct pl_comm *comm = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a module's author reads after a wrong call: it names the function, the argument, and the
- * shape or number that was given. */
+/* Messages that a module's author reads after a wrong call: they name the function, the argument,
+ * and the shape or number that was given. */
 #include "plume/ops_attention.h"
 #include "plume/ops_einsum.h"
 #include "plume/ops_image.h"

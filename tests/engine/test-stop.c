@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What ends a training, and data that it cannot begin with. */
+/* Rules that end a training, and data that it cannot begin with. */
 #include "tests/engine/fit_run.h"
 #include "tests/lib/tmpdir.h"
 
@@ -53,7 +53,7 @@ static void test_early_stopping(void **state)
     assert_non_null(strstr(run->error, "watches 'val_los', which nothing logs"));
 }
 
-/* What ends the training inside an epoch, after a validation, needs no second one. */
+/* A validation inside an epoch that ends the training is the last one. */
 static void test_a_validation_that_stops_is_the_last(void **state)
 {
     struct fit_run *run = fit_new_run();

@@ -314,7 +314,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* What a product takes that takes `ns` by the heuristics' algorithm. */
+/* Nanoseconds of a product by a variant; `ns`: those by the heuristics' algorithm. */
 static unsigned varied(const struct fake_lt_variant *v, unsigned ns)
 {
     const unsigned percent[] = {v->swizzling ? fake_lt.swizzled : 0, fake_lt.clusters[v->cluster],

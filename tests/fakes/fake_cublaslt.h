@@ -29,7 +29,7 @@ struct fake_lt {
     unsigned cold;        /* so many products take half of the time */
     unsigned epilogue_ns; /* what an epilogue takes beside it; not that of a bias */
     uint64_t now;
-    /* What a variant takes, in percent; 0: 100. Of another order of the blocks, of clusters of this
+    /* Time of a variant in percent; 0: 100. Of another order of the blocks, of clusters of this
      * shape, of so many parts of k, which need memory of their own. */
     bool no_variants; /* it checks none */
     unsigned swizzled, clusters[8], parts[8];

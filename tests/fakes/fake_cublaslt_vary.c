@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How an algorithm of the fake is configured. */
+/* Configuration of the fake's algorithms. */
 #include "tests/fakes/fake_cublaslt.h"
 
 #include <cublasLt.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the ops of a graph compute, in plain loops. */
+/* The ops of a graph, computed in plain loops. */
 #include "common/base/macros.h"
 #include "kernels/half.h"
 #include "tests/fakes/fake_cudnn_private.h"

@@ -303,8 +303,8 @@ static void absent(const char *name)
     longjmp(not_there, 1);
 }
 
-/* What looks at accesses leaves f16 out: bf16 has the same ones, the two differ in their numbers
- * alone (kernels/cuda/types.cuh). */
+/* Builds that look at accesses leave f16 out: bf16 has the same accesses, and the two types differ
+ * in their numbers alone (kernels/cuda/types.cuh). */
 #if defined(PL_EMULATOR_TRACE) || defined(__SANITIZE_ADDRESS__)
 #define CUDA_REALS PL_REAL_F16
 #else

@@ -57,6 +57,10 @@ found_lines 'a sleep outside of a loop that waits for an event, and no reason be
 found_lines 'unfinished' < <(
     matching '\b(TO''DO|FIX''ME|XX''X)\b' "${code[@]}" "${scripts[@]}"
 )
+# doc/style.md, English. A question may begin so.
+found_lines 'a comment begins with its subject, not with a question word' < <(
+    matching '/\* (What|Whether|How|Where|Which|Who)\b[^?]*$' "${code[@]}"
+)
 
 # Every kernel is called by a test that compares the backends.
 mapfile -t kernels < <(grep -hoP '^\s+X\(\K\w+' kernels/args_*.h)

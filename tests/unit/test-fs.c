@@ -154,7 +154,7 @@ static void test_file_write_atomic_mode(void **state)
     assert_int_equal(count_names(), 2); /* nothing left behind */
 }
 
-/* What a full disk has left of a line stays a line of its own. */
+/* The part of a line that fitted on a full disk stays a line of its own. */
 static void test_file_append_after_a_torn_line(void **state)
 {
     struct pl_error err = {0};

@@ -202,7 +202,7 @@ static void test_each(void **state)
     end_child(pid);
 }
 
-/* Whether it is of the process in ctx, and was not read for want of a process. */
+/* Notes a process that is that of ctx, and was not read for want of a process. */
 static int find_unread(void *ctx, struct pl_node_process *p)
 {
     if (p->pid == *(pid_t *)ctx && p->silent == -EAGAIN && p->command && !p->seen)

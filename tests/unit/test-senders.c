@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which processes signal a rank and the processes over it at once. Wrappers replace the calls that
- * read an ancestor, the own control groups and the pending signals. */
+/* Processes that signal a rank and those over it at once. Wrappers replace the calls that read an
+ * ancestor, the own control groups and the pending signals. */
 #include "common/base/fs.h"
 #include "common/base/process.h"
 #include "runtime/plrun/saver.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How a rank and rank 0's store prove the key to each other. */
+/* The proofs by which a rank and rank 0's store show each other that they have the key. */
 #include "runtime/engine/comm/kv_server.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which tensors a hook may use. */
+/* The tensors that a hook may use. */
 #include "runtime/engine/module/context.h"
 
 /* True for a tape of a part that has given an output. */

@@ -22,7 +22,7 @@ static bool alike(const struct pl_profile_line *a, const struct pl_profile_line 
            memcmp(a->out.shape, b->out.shape, a->out.rank * sizeof(a->out.shape[0])) == 0;
 }
 
-/* Where batches have many shapes, as of texts, a line of its own for each says nothing. */
+/* Batches of many shapes, as those of texts, would have a line for each shape. */
 #define LINES_MAX 200
 
 static double ns_of(const struct pl_profile_line *line)

@@ -49,7 +49,9 @@ fits_in(const struct pl_tape *tape, const size_t *leader, size_t group, size_t j
     return true;
 }
 
-/* Not the gradient of a loss that its layer reads later, nor one that is nowhere. */
+/* True if the gradient of the node's input k may have the memory of that of its output: both are
+ * whole tensors of one type, and neither is of a loss (its layer may read it later), of a tensor
+ * that the step keeps, of a layer's product, or of an output in no memory. */
 static bool can_alias(const struct pl_tape *tape, const struct pl_node *node, size_t k)
 {
     const plume_tensor *in = node->in[k], *out = node->out;

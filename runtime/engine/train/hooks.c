@@ -38,7 +38,7 @@ bool pl_hooks_has_step_end(const struct pl_hooks *hooks, enum plume_stage stage)
                                 : eval_step_end(hooks->module, stage) != NULL;
 }
 
-/* Also steps see it, which come between the hooks of the loop. */
+/* Sets the position that the module reads, in steps, too. */
 static void tell_position(const struct pl_hooks *hooks)
 {
     hooks->ctx->pub.step = *hooks->step;

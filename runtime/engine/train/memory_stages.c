@@ -7,10 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-/* That are planned to find one that fits. */
-#define CUTS 20
-#define EVEN_CUTS 4
-#define CHOICES_MAX 4
+/* Limits of the search for a plan that fits. */
+#define CUTS 20       /* that are planned */
+#define EVEN_CUTS 4   /* the last of them, which depend on no measured time */
+#define CHOICES_MAX 4 /* of options that would fit */
 
 /* A rank's message to the others. */
 struct told {
@@ -177,8 +177,8 @@ move(struct pl_trainer *t, const size_t *cut, const struct search *search, struc
     return pl_pipe_move(t, cut, err);
 }
 
-/* Looks for the best cut whose plans fit, and moves to it. all: what the ranks tell of the cut that
- * they then have. Collective. */
+/* Looks for the best cut whose plans fit, and moves to it. all: the ranks' messages about the cut
+ * that they then have. Collective. */
 static int cut_again(struct pl_trainer *t, double limit, struct told *all, struct pl_error *err)
 {
     struct pl_pipe *pipe = &t->pipe;

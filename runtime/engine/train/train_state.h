@@ -3,9 +3,9 @@
  *
  *   keys     version, module, epoch, global_step, loops {batches, samples, open, due,
  *            loss_sum, loss_weight}, sampler {seed}, hyper_parameters; unless only weights are
- * kept, also callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states and
- *            lr_schedulers (lists with one entry per optimizer), amp_scaling_state. "missed" of an
- *            optimizer counts by name the steps that left a parameter out
+ *            kept, also callbacks {early_stopping, model_checkpoint, metrics}, optimizer_states
+ *            and lr_schedulers (lists with one entry per optimizer), amp_scaling_state. "missed"
+ *            of an optimizer counts by name the steps that left a parameter out
  *   tensors  NAME (parameters and buffers), plume.optimizer_states/I/SLOT/NAME,
  *            plume.extras/NAME (u8, of the module)
  *

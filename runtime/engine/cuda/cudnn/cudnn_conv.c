@@ -196,8 +196,8 @@ static void describe_conv(const void *of, char text[PL_DNN_TEXT])
              (long long)k->pad[1]);
 }
 
-/* What has no engine in squares is done without them, and what has none with bias and relu is done
- * in passes of its own: cudnn_ops.c. */
+/* A convolution that has no engine in squares is done without them, and bias and relu that have
+ * none are done in passes of their own: cudnn_ops.c. */
 static const char *conv_way(const void *of)
 {
     const struct pl_conv_key *key = of;

@@ -25,7 +25,7 @@ struct pl_cuda_said {
 };
 
 /* As pl_cuda_refused(), but once for the same words. For calls that the library is not asked for,
- * and that so have no key: `why` are our own words. What comes after 64 refusals is not told. */
+ * and that so have no key: `why` are our own words. After 64 refusals later ones are not logged. */
 void pl_cuda_refused_once(struct pl_cuda_said *said,
                           const char *library,
                           const char *what,

@@ -223,7 +223,7 @@ static void test_the_fastest_variant_is_taken_and_kept(void **state)
     end_home(home);
 }
 
-/* Where k is longer than D's sides its parts may be summed side by side, in f32. */
+/* If k is longer than D's sides, its parts may be summed side by side, in f32. */
 static void test_long_sums_are_done_in_parts(void **state)
 {
     char home[64], file[192];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Who does a convolution: counts of cuDNN and of our own kernels, and what a user is told of it. */
+/* Convolutions by cuDNN and by our own kernels: their counts, and the messages about them. */
 #include "common/base/macros.h"
 #include "tests/unit/engine/cuda/conv_cases.h"
 #include "tests/unit/engine/cuda/conv_fixture.h"
