@@ -11,7 +11,8 @@ setup() {
     PATH=$BUILD:$PATH
     unset RANK WORLD_SIZE PLUME_SOCKET
     cd "$BATS_TEST_TMPDIR" || return
-    unset PLUME_PLUGIN_DIR PLUME_HOME
+    unset PLUME_PLUGIN_DIR PLUME_HOME XLA_FLAGS
+    [ -z "${PLUME_TEST_XLA_FLAGS:-}" ] || export XLA_FLAGS=$PLUME_TEST_XLA_FLAGS
     export HOME=$PWD/home # programs are kept there
     mkdir home
 }
@@ -163,6 +164,13 @@ kept() {
     [ "$(grep -c 'loaded a program' said)" -eq 2 ]
     run -1 grep 'compiled a program' said
     grep -q "$hash" out
+    # XLA's compiler is told otherwise: other programs.
+    XLA_FLAGS=--xla_other kept debug:train bytes
+    [ "$(wc -l <programs)" -eq 2 ]
+    LIBTPU_INIT_ARGS=--xla_other kept debug:train bytes
+    [ "$(wc -l <programs)" -eq 2 ]
+    kept debug:train bytes
+    [ ! -s programs ]
     # Without them all are compiled. (Other devices are another program: the fake's identity is one.)
     PLUME_LOG=debug:train fake bytes --no-program-cache --max-steps 1 --limit-val-batches 0 --limit-test-batches 0 mlp 2>&1 |
         grep -q 'compiled a program'

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
+#include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/macros.h"
 #include "runtime/engine/xla/program_cache.h"
 #include "runtime/engine/xla/xla_private.h"
 
@@ -22,14 +24,18 @@ static int write_dump(const struct pl_xla *x, const struct pl_buf *text, struct 
     return 0;
 }
 
-/* The key of a program in the cache: of the plugin, its device and the program's text. */
+/* The key of a program in the cache: of the plugin, its device, what XLA's compiler is told, and
+ * the program's text. */
 static void key_of(const struct pl_xla *x, const uint8_t *text_hash, uint8_t *ret)
 {
     const char *identity = x->table->identity(x->client);
+    const char *flags[] = {pl_env(PL_ENV_XLA_FLAGS), pl_env(PL_ENV_LIBTPU_INIT_ARGS)};
     struct pl_sha256 sha;
 
     pl_sha256_init(&sha);
     pl_sha256_add(&sha, identity, strlen(identity) + 1);
+    for (size_t i = 0; i < PL_COUNT(flags); i++)
+        pl_sha256_add(&sha, flags[i] ? flags[i] : "", flags[i] ? strlen(flags[i]) + 1 : 1);
     pl_sha256_add(&sha, text_hash, PL_SHA256_BYTES);
     pl_sha256_final(&sha, ret);
 }
