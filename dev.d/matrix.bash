@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 # ./dev matrix: builds of the tools by other compilers, without features, against other headers, for
-# another architecture. Tests run in ./dev test; here all but pjrt, races, gpu-check, chaos and aarch64 is
+# another architecture. Tests run in ./dev test; here all but cuda, pjrt, races, gpu-check, chaos and aarch64 is
 # compiled and linked only.
 
 # shellcheck source=dev.d/package.bash
 . "$PLUME_SRC/dev.d/package.bash"
 
 readonly MATRIX_ROWS=(gcc no-slurm no-mpi no-cuda no-static_runtime no-yaml no-features slurm_prefix stubs
-    cuda-12 pjrt clang races gpu-check chaos hardened reproducible package gcc-11 debian13 aarch64)
+    cuda cuda-12 pjrt clang races gpu-check chaos hardened reproducible package gcc-11 debian13 aarch64)
 # Debian's next release changes from day to day: it runs only where it is named.
 readonly MATRIX_NAMED=(forky)
 # These wait for most of their time, for faults, limits and mirrors: they run beside the others.
@@ -27,6 +27,7 @@ Rows: gcc           the tools, all features that the machine has, -Werror
       no-features   without all of them
       slurm_prefix  a Slurm outside the system's folders, found by its rpath
       stubs         against stubs of Slurm's headers, 20.11 to 26.05
+      cuda          plume-cuda.so by this machine's nvcc, and its tests
       cuda-12       plume-cuda.so by nvcc 12.4, which is unpacked from packages
                     of Debian 13 (1 GB; a mirror is needed)
       pjrt          the engine on XLA's CPU device, whose plugin is fetched from
@@ -201,15 +202,33 @@ row_cuda-12() {
     grep -qF "$top/bin/nvcc" "$dir/build.ninja" || die "another nvcc was taken"
 }
 
+# matrix_devices OPTION...: one folder for the engine's libraries of devices, and their tests. Each row builds what its
+# option changes.
+matrix_devices() {
+    reconfigure_in "$MATRIX_DIR/devices" -Dtests=enabled -Dwerror=true -Dgpu_quick=true -Dmpi=disabled -Dslurm=disabled "$@"
+}
+
+# ./dev test compiles nothing by nvcc where no GPU is: it has the same kernels on the emulator.
+row_cuda() {
+    local dir=$MATRIX_DIR/devices
+    local -a tests=(cuda_plugin)
+    command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] || skip "no nvcc"
+    matrix_devices -Dcuda=enabled -Dpjrt=disabled
+    # It is there with cuDNN's headers.
+    ! meson test -C "$dir" --list 2>/dev/null | grep -w cudnn_plans || tests+=(cudnn_plans)
+    meson test -C "$dir" --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs "${tests[@]}"
+    grep -q '"name": "[^"]*cuda_plugin".*"result": "OK"' "$dir/meson-logs/testlog.json" || die "cuda_plugin was skipped"
+    "$PLUME_SRC/tests/lint/layers.sh" "$PLUME_SRC" "$dir"
+}
+
 # In the user's cache other builds would find the plugin; meson takes no header below the source.
 row_pjrt() {
-    local dir=$MATRIX_DIR/pjrt cache
+    local dir=$MATRIX_DIR/devices cache
     cache=$(mktemp -d "${TMPDIR:-/tmp}/plume-pjrt-XXXXXX")
     # shellcheck disable=SC2064 # this very folder
     trap "rm -rf '$cache'" EXIT
     XDG_CACHE_HOME=$cache "$PLUME_SRC/dev" deps pjrt || skip "PJRT's CPU plugin could not be had"
-    reconfigure_in "$dir" -Dpjrt=enabled "-Dpjrt_dir=$(echo "$cache"/plume/pjrt-*)" -Dtests=enabled \
-        -Dwerror=true -Dcuda=disabled -Dmpi=disabled -Dslurm=disabled
+    matrix_devices -Dpjrt=enabled "-Dpjrt_dir=$(echo "$cache"/plume/pjrt-*)" -Dcuda=disabled
     meson test -C "$dir" --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs \
         xla.bats graphs-xla graphs-xla-huge engine_lower
     grep -q '"name": "[^"]*graphs-xla".*"result": "OK"' "$dir/meson-logs/testlog.json" || die "graphs-xla was skipped"

@@ -86,6 +86,10 @@ python_found() {
     [[ ${python%/*} == "$(dirname "$(command -v python3)")" ]] || PATH=${python%/*}:$PATH
 }
 
+# For tests on XLA's CPU device, whose compiler took two thirds of their time: here it optimises little. The row pjrt of
+# ./dev matrix, and ./dev soak xla, leave it as users have it.
+readonly XLA_QUICK='--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+
 # The time limits in meson.build are several times what a test takes on an idle machine with a fast disk. CI has
 # had machines on which the same tests took 7 to 20 times as long: a limit ends what hangs, not what is slow.
 readonly LIMITS_TIMES=4
@@ -289,11 +293,14 @@ cmd_test() {
     others_can_read || in_copy test "$@"
 
     python_found
-    # ./dev build may have left CUDA out
-    (($#)) || cuda=(-Dcuda=auto)
-    # Without a GPU kernels need only compile and link; ./dev build optimises them.
-    [[ -f $PLUME_SRC/build/build.ninja ]] || has_nvidia || cuda+=(-Dgpu_quick=true)
-    export PLUME_TEST_ID=test-$$
+    # ./dev build may have left CUDA out. Without a GPU nvcc works in ./dev matrix only, whose row cuda has what these
+    # suites could test of plume-cuda.so.
+    if has_nvidia; then
+        (($#)) || cuda=(-Dcuda=auto)
+    elif [[ ! -f $PLUME_SRC/build/build.ninja ]]; then
+        cuda=(-Dcuda=disabled)
+    fi
+    export PLUME_TEST_ID=test-$$ PLUME_TEST_XLA_FLAGS=$XLA_QUICK
     AHEAD='' WAITING='' SECONDS=0
     trap test_end EXIT
     trap 'exit 130' INT TERM HUP

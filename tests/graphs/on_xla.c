@@ -24,8 +24,11 @@ static void must(int r, const struct pl_error *err)
 void on_xla_open(const char *plugin)
 {
     struct pl_error err = {0};
+    const char *flags = getenv("PLUME_TEST_XLA_FLAGS"); /* by ./dev test */
     void *handle = NULL;
 
+    if (flags)
+        setenv("XLA_FLAGS", flags, 1);
     must(pl_plugin_load("plume-pjrt.so", RTLD_NOW, &handle, &err), &err);
     table = dlsym(handle, PL_PJRT_TABLE_SYMBOL);
     must(table ? table->open(plugin, NULL, 1, NULL, &client, &err) : -ENOENT, &err);
