@@ -3,6 +3,7 @@
  * are those of separate kernels, on the host and on a device of the emulated CUDA kernels. */
 #include "runtime/engine/tape/tape_private.h"
 #include "tests/cuda/fake_device.h"
+#include "tests/lib/today.h"
 #include "tests/unit/engine/engine_net.h"
 
 #define POOL 8
@@ -210,6 +211,8 @@ static void compare(const struct how *how, uint64_t seeds, size_t least)
             struct stream a, b;
             double x, y;
 
+            if (!today(seed, 3))
+                continue;
             fused.fuse = true;
             fused.reuse = reuse;
             absorbed += run(&a, seed, &fused, &x);
@@ -222,7 +225,7 @@ static void compare(const struct how *how, uint64_t seeds, size_t least)
             finish(&b.net);
         }
     print_message("# %zu nodes are done by others\n", absorbed);
-    assert_true(absorbed >= least);
+    assert_true(absorbed >= (TODAY_ALL ? least : 0));
 }
 
 static void test_fused_on_the_host(void **state)
@@ -338,6 +341,8 @@ static void test_gradients_of_logits_ahead(void **state)
         struct stream a, b;
         bool ahead;
 
+        if (!today(k / 2, 3)) /* both widths of one */
+            continue;
         how.reuse = k % 3;
         assert_false(run_loss(&b, logits, width, seed, &how));
         how.fuse = true;
@@ -510,6 +515,8 @@ static void test_logits_by_chunks(void **state)
         struct last_shape shape = draw_shape(n, last);
         struct stream a, b;
 
+        if (!today(n / 2, 3))
+            continue;
         how.reuse = n % 2;
         assert_false(run_last(&b, last, &shape, &how, &other));
         how.fuse = true;

@@ -7,6 +7,7 @@
 #include "tests/engine/ranks.h"
 #include "tests/lib/on_device.h"
 #include "tests/lib/tmpdir.h"
+#include "tests/lib/today.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -310,7 +311,7 @@ static const char *go_on(struct pl_comm *comm, void *arg)
     for (size_t from = 0; from < LAYOUTS + KINDS; from++) {
         size_t layout = from < LAYOUTS ? from : 0, kind = from < LAYOUTS ? 1 : from - LAYOUTS;
 
-        if (from % FROM_STEP && from != shared->layout)
+        if ((from % FROM_STEP || !today(from, 3)) && from != shared->layout)
             continue;
         if ((layouts[layout].strategy == PL_STRATEGY_HOROVOD) !=
             (layouts[shared->layout].strategy == PL_STRATEGY_HOROVOD))
@@ -344,6 +345,7 @@ static struct shared *shared;
 
 static int set_up(void **state)
 {
+    today(0, 1); /* before there are ranks */
     shared = ranks_shared(sizeof(*shared));
     return tmpdir_make(shared->dir, sizeof(shared->dir));
 }

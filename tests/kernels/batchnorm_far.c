@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The variance that batch norm computes of numbers far from 0, by arithmetic in place of ref. */
 #include "tests/kernels/check.h"
+#include "tests/lib/today.h"
 
 #include <math.h>
 
@@ -185,7 +186,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
         joint(got, MOST, inner);
     }
     for (size_t i = 0; i < PL_COUNT(places) && wide; i++)
-        for (int odd = 0; odd < 3; odd++) {
+        for (int odd = 0; odd < 3 && today(i, 3); odd++) {
             double first = odd == 0 ? (double)NAN : odd == 1 ? (double)places[i] + 100 : 1e15;
 
             as_they_are(got, 700, 4, 1, (double)places[i] / 64, first);
@@ -194,7 +195,7 @@ void check_op(const struct pl_kernels *ref, const struct pl_kernels *got)
             as_they_are(got, 9, 5, 1, (double)places[i] / 64, first);
         }
     for (size_t i = 0; i < PL_COUNT(places) && wide; i++)
-        for (int alone = 1; alone >= 0; alone--) {
+        for (int alone = 1; alone >= 0 && today(i, 3); alone--) {
             all(ref, places[i], alone);
             all(got, places[i], alone);
         }

@@ -3,6 +3,7 @@
 #include "common/base/parse.h"
 #include "kernels/pool/pool.h"
 #include "tests/kernels/typed.h"
+#include "tests/lib/today.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -249,10 +250,11 @@ void check_end_case(void)
 
 extern const struct pl_kernels pl_cpu_v4_anywhere_table;
 
-/* The backends that this machine can run, then NULL. */
+/* The backends that this machine can run, then NULL. Level 2 (AVX-512) has no checks by a sanitizer
+ * (kernels/meson.build): "anywhere" has its code with them. */
 static const struct pl_kernels *table(unsigned i)
 {
-    for (unsigned level = 0; level < 3; level++)
+    for (unsigned level = 0; level < (TODAY_ALL ? 3 : 2); level++)
         if (pl_kernels_cpu(level) && i-- == 0)
             return pl_kernels_cpu(level);
     return i == 0 ? &pl_cpu_v4_anywhere_table : NULL;
@@ -315,6 +317,8 @@ static void absent(const char *name)
 static void run_cuda(void)
 {
     for (int real = PL_REAL_F32; real < CUDA_REALS; real++) {
+        if (real != PL_REAL_F32 && !today((uint64_t)real, 2))
+            continue;
         const struct pl_kernels *ref =
             pl_kernels_ref(real == PL_REAL_F64 ? PL_REAL_F64 : PL_REAL_F32);
         const struct pl_kernels *got = pl_kernels_cuda((enum pl_real)real);
