@@ -36,7 +36,7 @@ struct log {
     struct pl_follow *follow; /* NULL: the attempt has not begun */
     int64_t world;            /* ranks of the attempt; 0: not known yet, -1: not at all */
     uint64_t begun_ns;        /* its first file was seen */
-    bool said_waiting, said_partial;
+    bool said_waiting, said_reason, said_partial;
     uint64_t asked_ns, gone_ns; /* 0: never, and not gone */
     struct stat result;         /* of result.json at the last question; zeroed: none */
     bool unsettled;
@@ -97,6 +97,7 @@ static int open_attempt(struct log *log, struct pl_error *err)
         return 0;
     log->world = asks_one(log) ? 1 : 0;
     log->begun_ns = 0;
+    log->said_waiting = log->said_reason = false; /* it may wait for the next attempt */
     return pl_follow_create(dir, &options, &ops, &log->follow, err);
 }
 
@@ -211,21 +212,24 @@ static void keep_result(struct log *log)
         log->result = (struct stat){0};
 }
 
-/* Says once that the trial waits. */
+/* Says once that the trial waits for an attempt, and once why, which Slurm may know later. */
 static void say_waiting(struct log *log, const struct pl_trial_status *ts)
 {
+    const char *reason = ts->slurm ? ts->slurm->reason : NULL;
     _cleanup_free_ char *text = NULL;
 
-    if (log->said_waiting || ts->state != PL_TRIAL_WAITING)
+    if ((log->said_waiting && (log->said_reason || !reason)) || ts->state != PL_TRIAL_WAITING)
         return;
     log->said_waiting = true;
+    log->said_reason = reason != NULL;
     if (!ts->submitted)
         text = pl_strf("%s is not submitted yet: plsubmit --resume %s", log->name,
                        pl_run_sweep(log->run));
-    else if (ts->slurm && ts->slurm->reason)
-        text = pl_strf("%s waits in Slurm's queue: %s", log->name, ts->slurm->reason);
+    else if (reason)
+        text = pl_strf("%s waits in Slurm's queue: %s", log->name, reason);
     else
-        text = pl_strf("%s has not started yet", log->name);
+        text = pl_strf("%s %s", log->name,
+                       log->follow ? "waits to start again" : "has not started yet");
     if (text)
         say(text);
 }

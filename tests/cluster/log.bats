@@ -91,7 +91,7 @@ PY
     wait_for 90 grep -q '^3: out 1 of 3 in 1$' seen
     ended 1
     same 0 1
-    run cat notes
+    run grep -v 'waits to start again$\|: BeginTime$' notes # if it was seen to
     [[ ${lines[0]} == "plstat: $SWEEP waits in Slurm's queue: "*Held* ]]
     [ "${lines[1]}" = "plstat: $SWEEP has started again: attempt 2" ]
     [[ ${lines[2]} == "plstat: $SWEEP failed: rank "*"exit 3" ]]
@@ -102,6 +102,20 @@ PY
     run -0 as_user plstat log "$SWEEP" --ranks 2 --stream err
     [ "${lines[0]}" = 'err 1 of 2 in 1' ]
     [ "${#lines[@]}" = 3 ]
+}
+
+@test "a trial that waits for its next start is said to wait, and why" {
+    export GO=$WORK/go
+    submit "$WORK/prog"
+    follow "$SWEEP"
+    wait_for 30 grep -q 'no newline' seen
+    timeout 20 scontrol requeuehold "${JOB}_0"
+    wait_for 40 grep -q "^plstat: $SWEEP waits in Slurm's queue: .*[Hh]eld" notes
+    as_user touch "$GO"
+    timeout 20 scontrol release "$JOB"
+    ended 0
+    same 0 1
+    grep -qx "plstat: $SWEEP has started again: attempt 2" notes
 }
 
 @test "96 ranks with few descriptors, and a trial that is done" {
