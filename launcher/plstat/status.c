@@ -84,7 +84,7 @@ const char *pl_slurm_view_why(const struct pl_slurm_view *view)
 
 const struct pl_slurm_jobs *pl_slurm_view_renew(struct pl_slurm_view *view)
 {
-    double left_s = view->jobs ? view->jobs->time_s + PL_SLURM_JOBS_AGE_S - pl_wall_s() : 0;
+    double left_s = view->jobs ? view->jobs->answered_s + PL_SLURM_JOBS_AGE_S - pl_wall_s() : 0;
     struct timespec t;
 
     if (view->never)

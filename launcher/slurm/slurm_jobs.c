@@ -103,14 +103,15 @@ int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = calloc(1, sizeof(*jobs));
     static const char *const keys[] = {"jobs", "past"};
-    const json_t *o;
+    const json_t *o, *asked = json_object_get(doc, "asked");
     size_t i, n = json_array_size(json_object_get(doc, "jobs")) +
                   json_array_size(json_object_get(doc, "past"));
 
     if (!jobs)
         return pl_error_set(err, -ENOMEM, "out of memory");
     jobs->doc = json_incref(doc);
-    jobs->time_s = json_number_value(json_object_get(doc, "time"));
+    jobs->answered_s = json_number_value(json_object_get(doc, "time"));
+    jobs->time_s = asked ? json_number_value(asked) : jobs->answered_s;
     jobs->jobs = calloc(n + 1, sizeof(*jobs->jobs));
     if (!jobs->jobs)
         return pl_error_set(err, -ENOMEM, "out of memory");
@@ -153,9 +154,9 @@ pl_slurm_jobs_find(const struct pl_slurm_jobs *jobs, int64_t job, int64_t task)
 
 /* ---- the query, in a child ---- */
 
-static json_t *jobs_doc(json_t *jobs)
+static json_t *jobs_doc(double asked_s, json_t *jobs)
 {
-    return json_pack("{s:f, s:O}", "time", pl_wall_s(), "jobs", jobs);
+    return json_pack("{s:f, s:f, s:O}", "time", pl_wall_s(), "asked", asked_s, "jobs", jobs);
 }
 
 /* Runs in the child: writes the jobs, or the error, as one document. */
@@ -164,13 +165,14 @@ static int query_child(void *ctx, int fd)
     _cleanup_(json_decrefp) json_t *jobs = NULL, *doc = NULL;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     struct pl_error err = {0};
+    double asked_s = pl_wall_s();
     int r = pl_slurm_query_jobs(*(uid_t *)ctx, &jobs, &err);
 
     if (r < 0)
         doc = json_pack("{s:f, s:s, s:i}", "time", pl_wall_s(), "error", pl_error_text(&err),
                         "errno", r);
     else
-        doc = jobs_doc(jobs);
+        doc = jobs_doc(asked_s, jobs);
     if (!doc || pl_json_dump_line(doc, &text) < 0 || pl_write_all(fd, text.data, text.len) < 0)
         return PL_EXIT_FAILED;
     return PL_EXIT_OK;
@@ -265,6 +267,7 @@ static int query_slurm(uid_t uid, json_t **ret, struct pl_error *err)
     _cleanup_(json_decrefp) json_t *jobs = NULL, *doc = NULL;
     _cleanup_(pl_buf_finish) struct pl_buf text = {0};
     int64_t code = -ENOTSUP;
+    double asked_s;
     int r;
 
     if (pl_slurm_conf_readable()) {
@@ -282,10 +285,11 @@ static int query_slurm(uid_t uid, json_t **ret, struct pl_error *err)
         if (code != -ENOTSUP)
             return pl_error_set(err, (int)code, "%s", pl_json_string(doc, "error"));
     }
+    asked_s = pl_wall_s();
     r = pl_slurm_squeue_jobs(uid, ASK_LIMIT_MS, &jobs, err);
     if (r < 0)
         return r;
-    *ret = jobs_doc(jobs);
+    *ret = jobs_doc(asked_s, jobs);
     return *ret ? 0 : pl_error_nomem(err);
 }
 
@@ -332,7 +336,7 @@ static int list_of_doc(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error 
             if (pl_slurm_state_final(jobs->jobs[i].state))
                 jobs->jobs[n++] = jobs->jobs[i];
         jobs->n_jobs = n;
-        jobs->time_s = 0;
+        jobs->time_s = jobs->answered_s = 0;
         jobs->stale = strdup(text);
         if (!jobs->stale)
             return pl_error_set(err, -ENOMEM, "out of memory");

@@ -40,8 +40,9 @@ struct pl_slurm_job {
 
 /* A list sorted by array and task. It owns its records. */
 struct pl_slurm_jobs {
-    double time_s; /* time of slurmctld's answer; 0: see stale */
-    char *stale;   /* error of the query: the list has only ended jobs; NULL: no error */
+    double time_s;     /* slurmctld was asked: all that was before is in its answer; 0: see stale */
+    double answered_s; /* its answer came */
+    char *stale;       /* error of the query: the list has only ended jobs; NULL: no error */
     struct pl_slurm_job *jobs;
     size_t n_jobs;
     json_t *doc; /* owns the strings */
@@ -60,7 +61,7 @@ int pl_slurm_jobs_get(uid_t uid, struct pl_slurm_jobs **ret, struct pl_error *er
  * file there is no old answer. */
 void pl_slurm_jobs_expire(uid_t uid);
 
-/* Parses the document of the file, {"time":..,"jobs":[..]}. Public for tests. */
+/* Parses the document of the file, {"time":..,"asked":..,"jobs":[..]}. Public for tests. */
 int pl_slurm_jobs_parse(json_t *doc, struct pl_slurm_jobs **ret, struct pl_error *err);
 
 /* Finds the record of a task of an array, which may be one for several tasks; with task -1, the

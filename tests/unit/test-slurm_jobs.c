@@ -7,12 +7,47 @@
 #include "tests/lib/tmpdir.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
+
+#define ANSWER_MS 300 /* until the answer is here */
+
+static bool answers; /* Slurm; its answer is under way for a while */
+int __real_pl_slurm_query_jobs(uid_t uid, json_t **ret, struct pl_error *err);
+int __wrap_pl_slurm_query_jobs(uid_t uid, json_t **ret, struct pl_error *err);
+
+int __wrap_pl_slurm_query_jobs(uid_t uid, json_t **ret, struct pl_error *err)
+{
+    if (!answers)
+        return __real_pl_slurm_query_jobs(uid, ret, err);
+    *ret = json_array();
+    poll(NULL, 0, ANSWER_MS);
+    return *ret ? 0 : -ENOMEM;
+}
+
+/* The answer lacks all that happened while it was under way. */
+static void test_get_time(void **state)
+{
+    _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = NULL;
+    struct pl_error err = {0};
+    char home[64];
+
+    assert_int_equal(tmpdir_make(home, sizeof(home)), 0);
+    assert_int_equal(setenv("PLUME_HOME", home, 1), 0);
+    assert_int_equal(setenv("SLURM_CONF", PL_FIXTURES "/runs/done/sweep.json", 1), 0);
+    answers = true;
+    assert_int_equal(pl_slurm_jobs_get(geteuid(), &jobs, &err), 0);
+    answers = false;
+    assert_true(jobs->time_s <= pl_wall_s() - ANSWER_MS / 1000.0);
+    unsetenv("SLURM_CONF");
+    unsetenv("PLUME_HOME");
+    tmpdir_remove(home);
+}
 
 static json_t *make_doc(double time_s)
 {
@@ -403,6 +438,7 @@ int main(void)
         cmocka_unit_test(test_remember),
         cmocka_unit_test(test_get_distrusts),
         cmocka_unit_test(test_expire),
+        cmocka_unit_test(test_get_time),
         cmocka_unit_test(test_squeue_parse),
         cmocka_unit_test(test_squeue_parse_random),
         cmocka_unit_test(test_get_without_conf),
