@@ -256,7 +256,7 @@ static void test_stop_ignores_chatter(void **state)
     wait_gone(pid_in_output());
 }
 
-/* What closes it waits for 20 s: a TCP socket that lingers, whose peer does not read. */
+/* A TCP socket that lingers, whose peer does not read: its last close waits for 20 s. */
 static void test_settle_takes_no_descriptor(void **state)
 {
     int rights, pair[2];
