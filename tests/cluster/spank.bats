@@ -344,3 +344,19 @@ TXT
     [[ $stderr == *"unrecognized option '--plume'"* ]]
     use_fake # the teardown's commands
 }
+
+@test "the manual's check tells whether a node has the plugin" {
+    use_fake
+    line=$(sed -n 's/^\.Dl \$ \(srun -w n17 --plume .*\)$/\1/p' "$PLUME_SRC/man/spank_plume.8")
+    line=${line//'\(dq'/'"'}
+    [[ $line == *'&& echo yes' ]]
+    run -0 --separate-stderr as_user bash -c "${line/n17/n1}"
+    [ "$output" = yes ]
+    # srun has the plugin, and the nodes have none.
+    cp "$CLUSTER_DIR/plugstack.conf" "$WORK/with.conf"
+    sed "s|^PlugStackConfig=.*|PlugStackConfig=$WORK/with.conf|" "$SLURM_CONF" >"$WORK/slurm.conf"
+    : >"$CLUSTER_DIR/plugstack.conf"
+    run ! --separate-stderr as_user env SLURM_CONF="$WORK/slurm.conf" bash -c "${line/n17/n1}"
+    [ "$output" = '' ]
+    use_fake # the teardown's commands
+}
