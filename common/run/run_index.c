@@ -169,7 +169,7 @@ int pl_run_index_each(int (*each)(void *ctx, const char *sweep, const char *fold
 enum match {
     NONE,
     OF_OTHER,
-    LATER_STEP,
+    LATER_STEP, /* "123.0~1" for "123.0"; a step for "last" */
     EXACT,
 };
 
@@ -202,7 +202,9 @@ static enum match match(const struct query *q, const char *sweep, const json_t *
     const json_t *job;
 
     if (!q->want_job) {
-        if (strcmp(sweep, q->head) == 0 || strcmp(q->head, PL_RUN_INDEX_LAST) == 0)
+        if (strcmp(q->head, PL_RUN_INDEX_LAST) == 0)
+            return is_step(sweep) ? LATER_STEP : EXACT;
+        if (strcmp(sweep, q->head) == 0)
             return other ? OF_OTHER : EXACT;
         return number && cluster && !other && strncmp(sweep, q->head, len) == 0 && sweep[len] == '~'
                    ? LATER_STEP

@@ -26,7 +26,7 @@ struct pl_run_ref {
 };
 void pl_run_ref_finish(struct pl_run_ref *ref);
 
-/* Stands for the sweep that was submitted last. */
+/* Stands for the sweep that was submitted last; without any, for the newest step of plain srun. */
 #define PL_RUN_INDEX_LAST "last"
 
 /* Finds a run by SWEEP, SWEEP/TRIAL, "last", "last/TRIAL", an array's job id ("123"), "123_4", a

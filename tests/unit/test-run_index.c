@@ -98,6 +98,9 @@ static void test_index_steps(void **state)
         assert_string_equal(strrchr(ref.folder, '/') + 1, rows[i].folder);
         pl_run_ref_finish(&ref);
     }
+    assert_int_equal(pl_run_index_find("last", NULL, &ref, NULL), 0);
+    assert_string_equal(strrchr(ref.folder, '/') + 1, "idx-bbb"); /* the newest sweep */
+    pl_run_ref_finish(&ref);
     assert_int_equal(pl_run_index_find("7.", "b", &ref, NULL), -ENOENT);
     assert_int_equal(pl_run_index_find("7.1", "b", &ref, NULL), -ENOENT);
 }
