@@ -25,13 +25,15 @@ void pl_report_messages(const struct pl_buf *messages)
     fwrite(pl_buf_str(&text), 1, text.len, stderr);
 }
 
-int pl_report_jobs(const struct pl_run *run,
-                   const char *done,
-                   size_t trials,
-                   const char *const *jobs,
-                   const char *folder,
-                   const char *shape,
-                   bool parsable)
+/* plstat: the word by which it finds the sweep. */
+static int report_jobs(const struct pl_run *run,
+                       const char *done,
+                       size_t trials,
+                       const char *const *jobs,
+                       const char *folder,
+                       const char *shape,
+                       const char *plstat,
+                       bool parsable)
 {
     if (parsable)
         printf("%s;%s;", pl_run_sweep(run), pl_run_dir(run));
@@ -47,8 +49,19 @@ int pl_report_jobs(const struct pl_run *run,
     if (!parsable && shape)
         printf("each trial: %s\n", shape);
     if (!parsable)
-        printf("plstat sweep %s\n", pl_run_sweep(run));
+        printf("plstat sweep %s\n", plstat);
     return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
+}
+
+int pl_report_jobs(const struct pl_run *run,
+                   const char *done,
+                   size_t trials,
+                   const char *const *jobs,
+                   const char *folder,
+                   const char *shape,
+                   bool parsable)
+{
+    return report_jobs(run, done, trials, jobs, folder, shape, pl_run_sweep(run), parsable);
 }
 
 int pl_report_submitted(const struct pl_run *run,
@@ -56,6 +69,7 @@ int pl_report_submitted(const struct pl_run *run,
                         size_t trials,
                         const char *folder,
                         const char *shape,
+                        bool indexed,
                         bool parsable)
 {
     size_t n = pl_run_n_submissions(run);
@@ -65,7 +79,8 @@ int pl_report_submitted(const struct pl_run *run,
         return -ENOMEM;
     for (size_t i = from; i < n; i++)
         jobs[i - from] = pl_run_submission(run, i).job;
-    return pl_report_jobs(run, "submitted", trials, jobs, folder, shape, parsable);
+    return report_jobs(run, "submitted", trials, jobs, folder, shape,
+                       indexed ? pl_run_sweep(run) : folder, parsable);
 }
 
 int pl_report_nothing(const struct pl_run *run, const char *verb, const char *why, bool parsable)

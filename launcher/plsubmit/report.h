@@ -25,12 +25,14 @@ int pl_report_jobs(const struct pl_run *run,
                    const char *shape,
                    bool parsable);
 
-/* The submissions from number `from` on. -ENOMEM. */
+/* The submissions from number `from` on. indexed: plstat finds the sweep by its name, and not by
+ * its folder only. -ENOMEM. */
 int pl_report_submitted(const struct pl_run *run,
                         size_t from,
                         size_t trials,
                         const char *folder,
                         const char *shape,
+                        bool indexed,
                         bool parsable);
 
 /* verb  "submit", ...

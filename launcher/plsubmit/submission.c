@@ -97,17 +97,19 @@ static int wait_for_trials(const struct pl_run *run, const char *bin_dir, bool q
     return result.other == 0 ? PL_EXIT_OK : PL_EXIT_FAILED;
 }
 
-/* Adds the run to the index. changed: the index cannot have its submissions yet. */
-static void add_to_index(const struct pl_run *run, bool changed)
+/* Adds the run to the index. changed: the index cannot have its submissions yet. False if it could
+ * not be added. */
+static bool add_to_index(const struct pl_run *run, bool changed)
 {
     struct pl_error err = {0};
 
-    if ((changed || pl_run_index_lacks(run)) && pl_run_index_try(run, &err) < 0)
-        pl_log_warn(
-            "submit",
-            "cannot add the run to the index: %s; plstat finds it by its folder only, until "
-            "plsubmit --resume %s adds it",
-            err.text, pl_run_dir(run));
+    if ((!changed && !pl_run_index_lacks(run)) || pl_run_index_try(run, &err) == 0)
+        return true;
+    pl_log_warn("submit",
+                "cannot add the run to the index: %s; plstat finds it by its folder only, until "
+                "plsubmit --resume %s adds it",
+                err.text, pl_run_dir(run));
+    return false;
 }
 
 /* --no-submit. */
@@ -116,7 +118,7 @@ static int show_not_submitted(const struct pl_submission *s, const struct pl_spe
     const struct pl_run *run = s->change->run;
     size_t n = s->only ? s->only : pl_run_n_trials(run);
 
-    add_to_index(run, true);
+    (void)add_to_index(run, true);
     pl_change_unlock(s->change);
     if (spec->parsable)
         printf("%s;%s;\n", pl_run_sweep(run), pl_run_dir(run));
@@ -141,7 +143,8 @@ static size_t count_trials(const struct pl_run *run, size_t from)
 }
 
 /* A call that submits the rest of a sweep reports that part. Scripts get all jobs of --resume. */
-static int report(const struct pl_submission *s, const struct pl_spec *spec, size_t before)
+static int
+report(const struct pl_submission *s, const struct pl_spec *spec, size_t before, bool indexed)
 {
     static const char all_submitted[] = "nothing to submit: Slurm has had all trials\n";
     const struct pl_run *run = s->change->run;
@@ -152,7 +155,8 @@ static int report(const struct pl_submission *s, const struct pl_spec *spec, siz
             return fflush(stdout) != 0 ? -EIO : 0;
     }
     return pl_report_submitted(run, s->only || !spec->parsable ? before : 0,
-                               count_trials(run, before), s->folder, s->shape, spec->parsable);
+                               count_trials(run, before), s->folder, s->shape, indexed,
+                               spec->parsable);
 }
 
 /* After a failure of pl_submit_run(): returns the exit code. */
@@ -206,6 +210,7 @@ int pl_submission_send(const struct pl_submission *s,
     _cleanup_free_ char *depends = NULL;
     struct pl_error err = {0};
     size_t before = pl_run_n_submissions(run);
+    bool indexed = true;
     int r;
 
     set_signal_text("submit the rest with: plsubmit --resume", s->folder);
@@ -221,18 +226,18 @@ int pl_submission_send(const struct pl_submission *s,
     }
     pl_report_messages(&messages);
     if (r == 0 || pl_run_n_submissions(run) > before)
-        add_to_index(run, pl_run_n_submissions(run) > before && !pl_run_is_local(run));
+        indexed = add_to_index(run, pl_run_n_submissions(run) > before && !pl_run_is_local(run));
     if (r < 0) {
         pl_advice_drop(&advice); /* sbatch --test-only reads the folder, which may go away */
         return not_submitted(s, r, &err);
     }
     pl_change_unlock(s->change); /* whoever reads the report may change the sweep */
-    if (report(s, spec, before) < 0) {
+    if (report(s, spec, before, indexed) < 0) {
         pl_error_set(&err, -EIO, "submitted, run folder '%.700s', but cannot write this to stdout",
                      s->folder);
         return pl_report_error(&err, PL_EXIT_FAILED);
     }
-    set_signal_text("the trials continue: plstat sweep", pl_run_sweep(run));
+    set_signal_text("the trials continue: plstat sweep", indexed ? pl_run_sweep(run) : s->folder);
     if (!pl_run_is_local(run))
         advise(&advice, run, s->folder, before);
     return spec->wait ? wait_for_trials(run, bin_dir, spec->parsable) : PL_EXIT_OK;
