@@ -150,23 +150,36 @@ static void remove_stays(const char *group, size_t job)
         closedir(dir);
 }
 
-/* Calls f for each process of the group; they may be more than it sees at once. */
-static void each_process(const char *group, void (*f)(pid_t pid, int to), int to)
+/* Reads the pids of the group, a line each; they may be more than it sees at once. False: none. */
+static bool read_procs(const char *group, char ret[4096])
 {
-    char pids[4096], *pid, *rest;
     int fd = open_procs(group, O_RDONLY);
-    ssize_t n = fd < 0 ? -1 : read(fd, pids, sizeof(pids) - 1);
+    ssize_t n = fd < 0 ? -1 : read(fd, ret, 4095);
+    char *end;
 
     if (fd >= 0)
         close(fd);
     if (n <= 0)
-        return;
-    pids[n] = '\0';
-    for (pid = strtok_r(pids, "\n", &rest); pid; pid = strtok_r(NULL, "\n", &rest))
-        f((pid_t)strtol(pid, NULL, 10), to);
+        return false;
+    ret[n] = '\0';
+    end = strrchr(ret, '\n'); /* half a number is another process's */
+    if (!end)
+        return false;
+    *end = '\0';
+    return true;
 }
 
-static void move_to(pid_t pid, int to)
+static void each_process(const char *group, void (*f)(const char *group, pid_t pid, int to), int to)
+{
+    char pids[4096], *pid, *rest;
+
+    if (!read_procs(group, pids))
+        return;
+    for (pid = strtok_r(pids, "\n", &rest); pid; pid = strtok_r(NULL, "\n", &rest))
+        f(group, (pid_t)strtol(pid, NULL, 10), to);
+}
+
+static void move_to(const char *group, pid_t pid, int to)
 {
     char number[24];
     int len = snprintf(number, sizeof(number), "%d", (int)pid);
@@ -187,15 +200,34 @@ static void move_out(const char *group, size_t job)
     close(to);
 }
 
-static void kill_one(pid_t pid, int to)
+static bool has_process(const char *group, pid_t pid)
+{
+    char pids[4096], *at, *rest;
+
+    if (!read_procs(group, pids))
+        return false;
+    for (at = strtok_r(pids, "\n", &rest); at; at = strtok_r(NULL, "\n", &rest))
+        if (strtol(at, NULL, 10) == pid)
+            return true;
+    return false;
+}
+
+/* The number may be another process's since it was read: it is held before the second look. */
+static void kill_one(const char *group, pid_t pid, int to)
 {
     struct pl_process process;
 
     if (pid <= 1)
         return;
     pl_process_open(&process, pid);
-    pl_process_kill(&process);
+    if (has_process(group, pid))
+        pl_process_kill(&process);
     pl_process_close(&process);
+}
+
+void pl_own_group_kill_each(const char *group)
+{
+    each_process(group, kill_one, -1);
 }
 
 /* The kernel kills all at once from 5.14 on; else one that forks as fast as others are killed gets
@@ -209,7 +241,7 @@ static void kill_all(const char *group)
         return;
     fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0 || write(fd, "1", 1) != 1)
-        each_process(group, kill_one, -1);
+        pl_own_group_kill_each(group);
     if (fd >= 0)
         close(fd);
 }

@@ -12,4 +12,7 @@
  * is no group of Slurm's of version 2. Async-signal-safe. */
 bool pl_own_group_path(char *text, char ret[PATH_MAX], size_t *ret_job);
 
+/* Kills the processes that GROUP/cgroup.procs has, one by one: for kernels before 5.14. */
+void pl_own_group_kill_each(const char *group);
+
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon's control group next to slurmstepd's. tests/cluster/cgroup2.bats has real ones. */
 #include "spank_plugin/own_group_private.h"
+#include "tests/lib/tmpdir.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -88,6 +89,44 @@ static void test_own_group_path_too_long(void **state)
     }
 }
 
+static char dir[64];
+
+/* True if a process is killed whose number stands in cgroup.procs after `pad` bytes of others. */
+static bool is_killed(int pad, const char *after)
+{
+    pid_t pid = fork();
+    char path[PATH_MAX];
+    int status;
+    FILE *f;
+
+    assert_true(pid >= 0);
+    while (pid == 0)
+        pause();
+    snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    if (pad)
+        fprintf(f, "%0*d\n", pad - 1, 0);
+    assert_true(fprintf(f, "%d%s", (int)pid, after) > 0);
+    assert_int_equal(fclose(f), 0);
+    pl_own_group_kill_each(dir);
+    assert_int_equal(kill(pid, SIGTERM), 0); /* does nothing to what is killed */
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WTERMSIG(status) == SIGKILL;
+}
+
+static void test_own_group_kills_by_whole_numbers(void **state)
+{
+    char pid[16];
+    int len = snprintf(pid, sizeof(pid), "%d", (int)getpid());
+
+    assert_true(is_killed(0, "\n"));
+    assert_true(is_killed(2000, "\n"));
+    /* One read ends in a number: its beginning is another process's. */
+    for (int pad = 4095 - len - 4; pad < 4096; pad++)
+        assert_false(is_killed(pad, "777"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,7 +134,13 @@ int main(void)
         cmocka_unit_test(test_own_group_path_of_sluid),
         cmocka_unit_test(test_own_group_path_of_others),
         cmocka_unit_test(test_own_group_path_too_long),
+        cmocka_unit_test(test_own_group_kills_by_whole_numbers),
     };
+    int r;
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (tmpdir_make(dir, sizeof(dir)) < 0)
+        return 1;
+    r = cmocka_run_group_tests(tests, NULL, NULL);
+    tmpdir_remove(dir);
+    return r;
 }
