@@ -28,6 +28,8 @@ or, while the sweep runs, each trial as it ends:
     for trial in plume.sweep("lr-x3k2ab").as_completed():
         print(trial["params"], trial["state"], trial.get("metrics"))
 
+plume.sweep("lr-x3k2ab").history(3) has the metrics of trial 3 over its steps.
+
 Outside Plume each function does what it can: report() does nothing and returns False, params()
 returns the defaults, attempt() is 0. None of them delays training. The protocol is plume-protocol(7).
 """
@@ -385,6 +387,36 @@ class Sweep(dict):
                 time.sleep(pause if limit is None else max(min(pause, limit - now), 0))
 
 
+    def history(self, trial, rank=0):
+        """The metrics that a rank of a trial has reported, in order, over all its attempts: a list of dicts with
+        "attempt", "time" (seconds since 1970), "step" (absent if none was given) and "metrics", whose values are
+        floats. A rank has at most one record per second, with the last value of each metric in it, and of a long
+        run a sample: see metrics.jsonl in plume-run(5). For curves: pandas.json_normalize(plume.sweep("lr-x3k2ab").history(3))"""
+        if not any(t["trial"] == trial for t in self["trials"]):
+            raise LookupError(f"plume: the sweep has no trial {trial!r}")
+        folder, rows = os.path.join(self["folder"], f"trial-{trial:04d}"), []
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        for attempt in sorted(int(name[8:]) for name in names if re.match(r"attempt-[0-9]+\Z", name)):
+            path = os.path.join(folder, f"attempt-{attempt}", "metrics.jsonl")
+            if os.path.exists(path):
+                with open(path, "rb") as file:
+                    rows += [{"attempt": attempt, **row} for row in (_row(line, rank) for line in file) if row]
+        return rows
+
+
+def _row(line, rank):
+    """A record of metrics.jsonl for history(); {} if it is another one's, or is being written."""
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except ValueError:
+        return {}
+    if not line.endswith(b"\n") or record.get("type") != "metrics" or record.get("rank") != rank \
+            or not record.get("metrics"):
+        return {}
+    step = {"step": record["step"]} if "step" in record else {}
+    return {"time": record["t"], **step, "metrics": {name: float(value) for name, value in record["metrics"].items()}}
+
+
 def _ask(name, limit_s):
     done = subprocess.run(["plstat", "sweep", "--json", "--", str(name) if isinstance(name, int) else name],
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit_s)
@@ -400,6 +432,6 @@ def _ask(name, limit_s):
 def sweep(name="last"):
     """A sweep and its trials, as `plstat sweep --json` shows them; plstat(1) names the keys. Values of
     params are strings. Trials may still wait or run. Where Slurm or a hub did not answer, "partial" is
-    True and "notes" tells why. The result is a dict, and has as_completed(). Raises LookupError if there is
-    no such sweep, and RuntimeError if plstat fails."""
+    True and "notes" tells why. The result is a dict, and has as_completed() and history(). Raises LookupError
+    if there is no such sweep, and RuntimeError if plstat fails."""
     return _ask(name, None)

@@ -471,6 +471,33 @@ for trial in sweep["trials"]:
         raise AssertionError("no plstat")
 
 
+def test_history(step):
+    runs = step.path("runs")
+    shutil.copytree(os.path.join(FOLDER, "..", "..", "tests", "fixtures", "runs"), runs)
+    env = {"PATH": os.path.dirname(os.path.abspath(harness.PLRUND)) + ":/usr/bin:/bin", "SLURM_CONF": "/nonexistent"}
+    trial = runs + "/done/trial-0000"
+    for attempt, lines in ((10, ('{"type":"metrics","rank":0,"metrics":{"loss":"nan"},"seq":1,"t":3.5}',
+                                 '{"type":"gpus","node":0,"seq":2,"t":4}', '{"type":"metrics","rank":0,"phase":"x","t":4}',
+                                 '{"type":"metrics","rank":0,"step":7,"metrics":{"loss":"-inf","a.b":1},"t":5}')),
+                           (2, ('{"type":"metrics","rank":1,"step":3,"metrics":{"loss":2},"t":2}',))):
+        os.mkdir(f"{trial}/attempt-{attempt}")
+        with open(f"{trial}/attempt-{attempt}/metrics.jsonl", "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + '\n{"type":"metrics","rank":0,"step":8,"metr')
+    os.mkdir(trial + "/attempt-3")
+    equal(program(f"""
+sweep = plume.sweep({runs + "/done"!r})
+for row in sweep.history(0) + sweep.history(0, rank=1) + sweep.history(0, 9):
+    print(row)
+print(plume.sweep({runs + "/waiting"!r}).history(1))
+""", **env).splitlines(), [
+        "{'attempt': 0, 'time': 1700000040.5, 'step': 500, 'metrics': {'acc': 0.88, 'loss': 0.2}}",
+        "{'attempt': 10, 'time': 3.5, 'metrics': {'loss': nan}}",
+        "{'attempt': 10, 'time': 5, 'step': 7, 'metrics': {'loss': -inf, 'a.b': 1.0}}",
+        "{'attempt': 0, 'time': 1700000040.5, 'step': 500, 'metrics': {'acc': 0.88, 'loss': 0.21}}",
+        "{'attempt': 2, 'time': 2, 'step': 3, 'metrics': {'loss': 2.0}}", "[]"])
+    equal(failed(f"plume.sweep({runs + '/done'!r}).history(2)", **env), "LookupError: plume: the sweep has no trial 2")
+
+
 def test_as_completed(step):
     runs = step.path("runs")
     shutil.copytree(os.path.join(FOLDER, "..", "..", "tests", "fixtures", "runs"), runs)
