@@ -331,7 +331,9 @@ int pl_run_index_find(const char *word,
     int r = find_run(word, &q, err);
 
     if (r == 0 && !q.folder)
-        r = pl_error_set(err, -ENOENT, "no sweep, job or run folder has the name '%s'", word);
+        r = pl_error_set(err, -ENOENT,
+                         "no sweep, job or run folder has the name '%s': plstat --all lists them",
+                         word);
     if (r == 0)
         *ret = (struct pl_run_ref){.folder = PL_TAKE(q.folder), .trial = q.trial};
     free(q.folder);

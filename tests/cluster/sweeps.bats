@@ -303,7 +303,7 @@ trial 3 failed, exit code 4, rank 0 on $(sed 's/.*"host":"\([^"]*\)".*/\1/' "$RU
     submit --after "$prep:ok" --after "$prep:any" --sbatch hold true
     [ "$(squeue -h -j "$JOBS" -o %E)" = '(null)' ]
     run -3 --separate-stderr plsubmit --after nothing true
-    [ "$stderr" = "plsubmit: --after: no sweep, job or run folder has the name 'nothing'" ]
+    [ "$stderr" = "plsubmit: --after: no sweep, job or run folder has the name 'nothing': plstat --all lists them" ]
 }
 
 @test "--after SWEEP:ok starts nothing once a trial has failed, :any does" {

@@ -455,7 +455,8 @@ for trial in sweep["trials"]:
     equal(len(lines), 5)
     # What is not known for want of Slurm is no error, and said.
     equal(program(f"print(plume.sweep({runs + '/waiting'!r})['partial'])", **env), "True\n")
-    equal(failed("plume.sweep('-none')", **env), "LookupError: plstat: no sweep, job or run folder has the name '-none'")
+    equal(failed("plume.sweep('-none')", **env),
+          "LookupError: plstat: no sweep, job or run folder has the name '-none': plstat --all lists them")
     broken = step.path("broken")
     os.mkdir(broken)
     with open(os.path.join(broken, "sweep.json"), "w", encoding="utf-8") as f:
@@ -466,7 +467,7 @@ for trial in sweep["trials"]:
         raise AssertionError("a number")
     # Who ignores SIGCHLD gets no exit codes.
     equal(failed("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nplume.sweep('none')", **env),
-          "RuntimeError: plstat: no sweep, job or run folder has the name 'none'")
+          "RuntimeError: plstat: no sweep, job or run folder has the name 'none': plstat --all lists them")
     if "FileNotFoundError" not in failed("plume.sweep('a')", PATH=step.path("none")):
         raise AssertionError("no plstat")
 
