@@ -9,15 +9,34 @@
 
 #define ANCESTORS_MAX 16 /* scripts between slurmstepd and us */
 
+/* A line of /proc/self/cgroup, "ID:CONTROLLERS:PATH": true if Slurm's cgroup plugin tracks the step
+ * by that group, in version 2 or by the freezer of version 1. Its task plugin makes groups of other
+ * controllers beside any tracker. */
+static bool tracks_step(const char *line)
+{
+    const char *controllers = strchr(line, ':'), *path = controllers;
+
+    path = path ? strchr(path + 1, ':') : NULL;
+    if (!path || (path > controllers + 1 &&
+                  !memmem(controllers, (size_t)(path - controllers), "freezer", strlen("freezer"))))
+        return false;
+    return strstr(path, "/step_") || strstr(path, "slurmstepd");
+}
+
 /* Slurm's pgid and linuxproc plugins signal every process of a step, its cgroup plugin only the
  * task. */
 static bool slurm_signals_all(void)
 {
     _cleanup_free_ char *text = NULL;
+    char *rest, *line;
 
     if (pl_file_read("/proc/self/cgroup", 65536, &text, NULL, NULL) < 0)
         return false;
-    return !strstr(text, "/step_") && !strstr(text, "slurmstepd");
+    rest = text;
+    while ((line = strsep(&rest, "\n")))
+        if (tracks_step(line))
+            return false;
+    return true;
 }
 
 void pl_senders_find(struct pl_senders *ret)

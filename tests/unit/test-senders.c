@@ -122,6 +122,12 @@ static void test_find_how_slurm_signals(void **state)
         {"1:freezer:/slurm_n1/uid_0/job_7/step_0/task_1\n0::/init.scope\n", false},
         {"0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_1\n", false},
         {"0::/system.slice/n1_slurmstepd.scope/job_7\n", false},
+        /* task/cgroup beside linuxproc: only the tracker's group matters. */
+        {"6:freezer:/\n5:devices:/slurm_n1/uid_0/job_7/step_0/task_0\n"
+         "3:cpuset:/slurm_n1/uid_0/job_7/step_0\n0::/\n",
+         true},
+        {"6:freezer:/slurm_n1/uid_0/job_7/step_0\n5:devices:/\n0::/\n", false},
+        {"6:freezer:/\n0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_1\n", false},
         {NULL, false},
     };
     struct pl_senders s;
