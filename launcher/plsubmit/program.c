@@ -45,11 +45,22 @@ static bool is_module(const char *path)
     return found;
 }
 
-/* Of a name that is not in PATH: a word that other programs have for a sub-command, a whole command
- * line in quotes, or a part of an axis that a blank has cut off. */
+/* Of a name that is not in PATH: a word of a shell, or one that other programs have for a
+ * sub-command, a whole command line in quotes, or a part of an axis that a blank has cut off. */
 static char *named_otherwise(const char *name)
 {
     static const char *const views[] = {"status", "list", "ls", "ps", "show", "sweep", "why"};
+    static const struct {
+        const char *word, *instead;
+    } others[] = {
+        {"module", "write --load MODULE"},
+        {"cd", "write --setup 'cd FOLDER'"},
+        {"source", "write --setup 'source FILE'"},
+        {"export", "write --env NAME=VALUE"},
+        {"ulimit", "write --setup 'ulimit OPTIONS'"},
+        {"run", "write the program itself"},
+        {"submit", "write the program itself"},
+    };
     _cleanup_free_ char *option = pl_strf("--%s", name);
     const char *equals = strchr(name, '=');
     double number;
@@ -57,6 +68,9 @@ static char *named_otherwise(const char *name)
     for (size_t i = 0; i < PL_COUNT(views); i++)
         if (strcmp(name, views[i]) == 0)
             return pl_strf("program '%s' is not in PATH: plstat shows sweeps and jobs", name);
+    for (size_t i = 0; i < PL_COUNT(others); i++)
+        if (strcmp(name, others[i].word) == 0)
+            return pl_strf("program '%s' is not in PATH: %s", name, others[i].instead);
     if (option && (strcmp(name, "help") == 0 || pl_options_find(&pl_spec_command, option)))
         return pl_strf("program '%s' is not in PATH: the option is --%s", name, name);
     if (strchr(name, ' '))
