@@ -102,7 +102,7 @@ MUTATIONS = [
     place("runtime/plrun/trial_finish.c", "    if (ended && kind == PL_CAUSE_CANCELLED)\n        return;\n", "", "trial_finish"),
     place("runtime/plrun/trial_finish.c", "        signal(SIGTERM, SIG_DFL); /* and", "        /* and", "trial_finish"),
     place("runtime/plrun/senders.c", "        sigdelset(&s->missed, sig);\n", "", "senders"),
-    place("runtime/plrun/senders.c", 'return !strstr(text, "/step_") && ', "return ", "senders"),
+    place("runtime/plrun/senders.c", 'return strstr(path, "/step_") || ', "return ", "senders"),
     place("runtime/plrund/daemon/starter_proof.c", "return is_of_a_rank(rank->daemon, (pid_t)pid) || ", "return ", "daemon-signals"),
     place("runtime/plrund/hub/hub.c", "hub->got_sigterm |= m->signal == SIGTERM;", "hub->got_sigterm = true;", "daemon-plume-py"),
     place("runtime/plrund/hub/ending.c", "    hub->terminated_ns = pl_now_ns();\n    expect_soon(hub, COME_MS);\n", "    hub->terminated_ns = pl_now_ns();\n", "daemon-nodes"),
