@@ -268,8 +268,8 @@ static void check_argv(const char *folder, const char *const *argv, const char *
 static void test_trial_argv(void **state)
 {
     static const char *const none[] = {"{lr}", "{other}", "{", "{}", "{lr", "lr}", NULL};
-    static const char *const none_out[] = {"{lr}", "{other}", "{",       "{}",      "{lr", "lr}",
-                                           "--lr", "{x.y-z}", "--x.y-z", others[1], NULL};
+    const char *const none_out[] = {"{lr}", "{other}", "{",       "{}",      "{lr", "lr}",
+                                    "--lr", "{x.y-z}", "--x.y-z", others[1], NULL};
     static const char *const used[] = {"p", "{{lr}}", "{lr}{x.y-z}{l{lr}", "", NULL};
     static const char *const used_out[] = {"p", "{{x.y-z}}", "{x.y-z}a \"b\"\n{lr}{l{x.y-z}", "",
                                            NULL};
@@ -305,7 +305,7 @@ static void test_open_bad(void **state)
 {
     static const char *const argv[] = {"prog", NULL};
     _cleanup_(pl_run_closep) struct pl_run *run = make("bad", argv), *other = NULL;
-    _cleanup_free_ char *file = pl_path_join(pl_run_dir(run), "sweep.json"), *text = NULL;
+    _cleanup_free_ char *file = pl_path_join(pl_run_dir(run), "sweep.json");
     _cleanup_(json_decrefp) json_t *good = NULL;
     struct pl_error err = {0};
     const char *key;
@@ -415,6 +415,6 @@ int main(void)
         return 1;
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (failed == 0)
-        teardown(NULL); /* does not come back; its exit code is 0 */
+        teardown(NULL); /* a failure leaves its files */
     return failed;
 }

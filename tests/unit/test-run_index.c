@@ -117,6 +117,6 @@ int main(void)
         return 1;
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     if (failed == 0)
-        teardown(NULL); /* does not come back; its exit code is 0 */
+        teardown(NULL); /* a failure leaves its files */
     return failed;
 }
