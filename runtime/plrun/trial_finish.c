@@ -4,7 +4,6 @@
 #include "common/base/env.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
-#include "common/base/own.h"
 #include "common/base/parse.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
@@ -12,22 +11,14 @@
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
 #include "common/run/run_stopped.h"
-#include "runtime/node/net.h"
 #include "runtime/plrun/requeue.h"
 #include "runtime/plrun/trial_private.h"
 
-#include <fcntl.h>
-#include <netdb.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #define ASK_MS 5000
-#define HUB_WRITES_S 5 /* a log as young as this may have a hub that has not written its result */
-#define HUB_POLL_MS 50
-#define CONNECT_MS 1000  /* for the hub on this host to take a connection */
 #define SIGNAL_LEAD_S 60 /* of sbatch --signal without a time */
 #define SIGNAL_EARLY_S                                                                             \
     90 /* Slurm may send it 60 s early; and a lost while for srun and its answer */
@@ -194,98 +185,6 @@ static json_t *make_cause(const char *attempt_dir, int code, bool left, struct p
     if (cause && text && *text)
         json_object_set_new(cause, "text", json_string(text));
     return cause;
-}
-
-/* Seconds by which our clock is ahead of that of the folder's file system, perhaps another host's.
- */
-static double ahead_of_folder(const struct pl_run *run, unsigned trial)
-{
-    _cleanup_free_ char *path = pl_run_trial_path(run, trial, NULL);
-    _cleanup_free_ char *temp = pl_temp_name("status.json"); /* the hub's tidying knows it */
-    _cleanup_close_ int dir_fd = -EBADF, fd = -EBADF;
-    struct stat st;
-    double ahead_s = 0;
-
-    if (path && temp && pl_own_folder_open(AT_FDCWD, path, &dir_fd, NULL) == 0)
-        fd = openat(dir_fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0 && fstat(fd, &st) == 0)
-        ahead_s = pl_wall_s() - (double)st.st_mtime;
-    if (fd >= 0)
-        unlinkat(dir_fd, temp, 0);
-    return ahead_s;
-}
-
-/* True if a hub listens at $PLUME_HUB: the job script's holder of that port does not. */
-static bool hub_listens(void)
-{
-    const char *hub = pl_env_text(PL_ENV_PLUME_HUB);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
-    char host[256], port[8];
-    bool listens = false;
-    uint16_t number;
-
-    if (!hub || pl_net_split(hub, host, sizeof(host), &number) < 0)
-        return false;
-    snprintf(port, sizeof(port), "%u", (unsigned)number);
-    if (getaddrinfo(host, port, &hints, &found) != 0)
-        return false;
-    for (const struct addrinfo *a = found; a && !listens; a = a->ai_next) {
-        _cleanup_close_ int fd = -EBADF;
-        struct pollfd p = {.events = POLLOUT};
-        socklen_t len = sizeof(int);
-        int error = 0;
-
-        if (pl_net_connect(a->ai_addr, a->ai_addrlen, &fd) < 0)
-            continue;
-        p.fd = fd;
-        listens = poll(&p, 1, CONNECT_MS) == 1 &&
-                  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0;
-    }
-    freeaddrinfo(found);
-    return listens;
-}
-
-/* As pl_trial_result_of(). Under the plugin srun ends with the last rank, and the job script may
- * come here before the hub, on another process's time, has written the result. A hub that still
- * writes keeps its log young; one that waits for a file system listens.
- * code      of srun: where it was killed, its step may run on, and is ended
- * ret_left  true if that was so */
-static json_t *await_result(const struct pl_run *run,
-                            unsigned trial,
-                            unsigned attempt,
-                            const char *attempt_dir,
-                            int code,
-                            bool *ret_left)
-{
-    uint64_t until = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_DISK_LIMIT) * 1000000ull;
-    _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
-    json_t *result = pl_trial_result_of(run, trial, attempt);
-    double ahead_s = result ? 0 : ahead_of_folder(run, trial);
-    bool asked = false;
-
-    *ret_left = false;
-    for (int turn = 0; !result && log; turn++) {
-        struct stat st;
-        bool there = lstat(log, &st) == 0;
-        bool young = there && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS &&
-                     (double)st.st_mtime + HUB_WRITES_S >= pl_wall_s() - ahead_s;
-        bool wait;
-
-        if (there && !young && code == 128 + SIGKILL && !asked) {
-            asked = true;
-            *ret_left = pl_trial_end_left_step(attempt_dir);
-        }
-        wait = young || (there && pl_now_ns() < until && hub_listens());
-        /* a file on another node's side of the file system has no event to wait for */
-        if (young)
-            nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);
-        else if (wait)
-            nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
-        result = pl_trial_result_of(run, trial, attempt); /* also if it has just ended */
-        if (!wait)
-            break;
-    }
-    return result;
 }
 
 /* ---- programs that stop at a signal ---- */
@@ -473,7 +372,7 @@ int pl_trial_finish(int code, int *ret_code, struct pl_error *err)
     dir = pl_run_attempt_path(run, trial, attempt, NULL);
     if (!dir)
         return pl_error_set(err, -ENOMEM, "out of memory");
-    result = await_result(run, trial, attempt, dir, code, &left);
+    result = pl_trial_await_result(run, trial, attempt, dir, code, &left);
     state = pl_trial_result_state(result);
     if (result) {
         if (pl_json_int(result, "exit_code", &n) == 0 && n >= 0 && n <= 255)

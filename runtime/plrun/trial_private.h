@@ -35,6 +35,18 @@ bool pl_trial_hub_said(const char *said, int code, json_t **ret_cause);
 /* The result of this attempt. A new reference; NULL if there is none. */
 json_t *pl_trial_result_of(const struct pl_run *run, unsigned trial, unsigned attempt);
 
+/* The same, waiting for it. Under the plugin srun ends with the last rank, and the job script may
+ * come here before the hub, on another process's time, has written the result. A hub that still
+ * writes keeps its log young; one that waits for a file system listens.
+ * code      of srun: where it was killed, its step may run on, and is ended
+ * ret_left  true if that was so */
+json_t *pl_trial_await_result(const struct pl_run *run,
+                              unsigned trial,
+                              unsigned attempt,
+                              const char *attempt_dir,
+                              int code,
+                              bool *ret_left);
+
 /* Its state; without a result PL_TRIAL_DONE. */
 enum pl_trial_state pl_trial_result_state(const json_t *result);
 

@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/base/own.h"
 #include "common/base/tail.h"
 #include "common/proto/json.h"
 #include "common/run/cause.h"
 #include "common/run/run_state.h"
+#include "runtime/node/net.h"
 #include "runtime/plrun/trial_private.h"
 
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #define SAID_MAX (1 << 20) /* the end of the output that is searched for Slurm's words */
+#define HUB_WRITES_S 5 /* a log as young as this may have a hub that has not written its result */
+#define HUB_POLL_MS 50
+#define CONNECT_MS 1000 /* for the hub on this host to take a connection */
 
 int64_t pl_trial_stderr_start(const char *attempt_dir)
 {
@@ -190,4 +200,93 @@ bool pl_trial_settle_requeue(const struct pl_run *run,
     *state = PL_TRIAL_NODE_FAILED;
     pl_trial_write_changed(run, trial, *state, result);
     return true;
+}
+
+/* ---- the hub's result, which may be late ---- */
+
+/* Seconds by which our clock is ahead of that of the folder's file system, perhaps another host's.
+ */
+static double ahead_of_folder(const struct pl_run *run, unsigned trial)
+{
+    _cleanup_free_ char *path = pl_run_trial_path(run, trial, NULL);
+    _cleanup_free_ char *temp = pl_temp_name("status.json"); /* the hub's tidying knows it */
+    _cleanup_close_ int dir_fd = -EBADF, fd = -EBADF;
+    struct stat st;
+    double ahead_s = 0;
+
+    if (path && temp && pl_own_folder_open(AT_FDCWD, path, &dir_fd, NULL) == 0)
+        fd = openat(dir_fd, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0 && fstat(fd, &st) == 0)
+        ahead_s = pl_wall_s() - (double)st.st_mtime;
+    if (fd >= 0)
+        unlinkat(dir_fd, temp, 0);
+    return ahead_s;
+}
+
+/* True if a hub listens at $PLUME_HUB: the job script's holder of that port does not. */
+static bool hub_listens(void)
+{
+    const char *hub = pl_env_text(PL_ENV_PLUME_HUB);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
+    char host[256], port[8];
+    bool listens = false;
+    uint16_t number;
+
+    if (!hub || pl_net_split(hub, host, sizeof(host), &number) < 0)
+        return false;
+    snprintf(port, sizeof(port), "%u", (unsigned)number);
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        return false;
+    for (const struct addrinfo *a = found; a && !listens; a = a->ai_next) {
+        _cleanup_close_ int fd = -EBADF;
+        struct pollfd p = {.events = POLLOUT};
+        socklen_t len = sizeof(int);
+        int error = 0;
+
+        if (pl_net_connect(a->ai_addr, a->ai_addrlen, &fd) < 0)
+            continue;
+        p.fd = fd;
+        listens = poll(&p, 1, CONNECT_MS) == 1 &&
+                  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == 0;
+    }
+    freeaddrinfo(found);
+    return listens;
+}
+
+json_t *pl_trial_await_result(const struct pl_run *run,
+                              unsigned trial,
+                              unsigned attempt,
+                              const char *attempt_dir,
+                              int code,
+                              bool *ret_left)
+{
+    uint64_t until = pl_now_ns() + pl_env_ms(PL_ENV_PLUME_DISK_LIMIT) * 1000000ull;
+    _cleanup_free_ char *log = pl_strf("%s/events.jsonl", attempt_dir);
+    json_t *result = pl_trial_result_of(run, trial, attempt);
+    double ahead_s = result ? 0 : ahead_of_folder(run, trial);
+    bool asked = false;
+
+    *ret_left = false;
+    for (int turn = 0; !result && log; turn++) {
+        struct stat st;
+        bool there = lstat(log, &st) == 0;
+        bool young = there && turn < 2 * HUB_WRITES_S * 1000 / HUB_POLL_MS &&
+                     (double)st.st_mtime + HUB_WRITES_S >= pl_wall_s() - ahead_s;
+        bool wait;
+
+        if (there && !young && code == 128 + SIGKILL && !asked) {
+            asked = true;
+            *ret_left = pl_trial_end_left_step(attempt_dir);
+        }
+        wait = young || (there && pl_now_ns() < until && hub_listens());
+        /* a file on another node's side of the file system has no event to wait for */
+        if (young)
+            nanosleep(&(struct timespec){.tv_nsec = HUB_POLL_MS * 1000000l}, NULL);
+        else if (wait)
+            nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        result = pl_trial_result_of(run, trial, attempt); /* also if it has just ended */
+        if (!wait)
+            break;
+    }
+    return result;
 }
