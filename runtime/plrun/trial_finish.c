@@ -16,9 +16,11 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define ASK_MS 5000
+#define ASK_TIMES 3
 #define SIGNAL_LEAD_S 60 /* of sbatch --signal without a time */
 #define SIGNAL_EARLY_S                                                                             \
     90 /* Slurm may send it 60 s early; and a lost while for srun and its answer */
@@ -32,15 +34,29 @@ static bool may_be_terminated(int code)
     return code == 128 + SIGTERM && (!signal || *signal);
 }
 
-/* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
-static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
+/* Asks for Slurm's record of the job. Where Slurm ends it, a signal to all of its processes may end
+ * the question, too. True if `ret`, which is to be finished, has the answer. */
+static bool ask_of_job(struct pl_child *ret)
 {
     const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
     const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
+    int r, turn = 0;
+
+    do {
+        pl_child_finish(ret);
+        *ret = (struct pl_child){0};
+        r = pl_child_run(argv, NULL, ASK_MS, ret, NULL);
+    } while (r == 0 && WIFSIGNALED(ret->status) && ++turn < ASK_TIMES);
+    return r == 0 && ret->status == 0;
+}
+
+/* The cause by Slurm's record of the job. hub_died: there is a log without an end. */
+static enum pl_cause_kind ask_slurm(int code, unsigned restart, bool hub_died, bool *ret_inferred)
+{
     struct pl_child child = {0};
     enum pl_cause_kind kind = PL_CAUSE_NONE;
 
-    if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) == 0 && child.status == 0) {
+    if (ask_of_job(&child)) {
         /* Ranks that lost their hub end by SIGTERM too: then only Slurm's record counts. */
         kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart,
                                    may_be_terminated(code) && !hub_died, ret_inferred);
@@ -221,8 +237,6 @@ static bool limit_is_near(const char *job, uint64_t lead_s)
 static enum pl_cause_kind
 why_signalled(const struct pl_run *run, int number, enum pl_confidence *ret)
 {
-    const char *job = pl_env(PL_ENV_SLURM_JOB_ID);
-    const char *argv[] = {"scontrol", "-o", "show", "job", job ? job : "", NULL};
     _cleanup_(pl_child_finish) struct pl_child child = {0};
     uint64_t lead_s = signal_lead(run, number);
     enum pl_cause_kind kind;
@@ -230,7 +244,7 @@ why_signalled(const struct pl_run *run, int number, enum pl_confidence *ret)
     bool inferred;
 
     *ret = PL_CONFIDENCE_INFERRED;
-    if (pl_child_run(argv, NULL, ASK_MS, &child, NULL) < 0 || child.status != 0)
+    if (!ask_of_job(&child))
         return lead_s && number != SIGTERM ? PL_CAUSE_TIMEOUT : PL_CAUSE_CANCELLED;
     pl_trial_env_number(PL_ENV_SLURM_RESTART_COUNT, 0, &restart, NULL);
     kind = pl_cause_from_slurm(pl_buf_str(&child.out), restart, false, &inferred);

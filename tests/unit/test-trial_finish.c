@@ -124,6 +124,17 @@ static void test_finish_asks_slurm(void **state)
     finish_with(143, 143, "timed-out", "timeout");
 }
 
+/* scancel as the step begins: srun is refused, and Slurm's signal to all processes of the job ends
+ * the question about it. */
+static void test_finish_asks_slurm_again(void **state)
+{
+    claim();
+    setenv("PLUME_HUB", "n1:5", 1);
+    fake("scontrol", "#!/bin/sh\n[ -e $0.asked ] || { : >$0.asked; kill -TERM $$; }\n"
+                     "echo JobState=COMPLETING\n");
+    finish_with(1, 1, "cancelled", "cancelled");
+}
+
 static void test_finish_good_without_step(void **state)
 {
     claim();
@@ -662,6 +673,7 @@ int main(void)
         IN_RUN(test_finish_terminated),
         IN_RUN(test_finish_setup_exits_as_if_terminated),
         IN_RUN(test_finish_asks_slurm),
+        IN_RUN(test_finish_asks_slurm_again),
         IN_RUN(test_finish_good_without_step),
         IN_RUN(test_finish_waits_for_the_hub),
         IN_RUN(test_finish_hub_vanished),
