@@ -10,14 +10,20 @@
 
 #include <cmocka.h>
 
-static void note(struct pl_reach *reach, const char *address, uint16_t port, int code)
+static void
+note_of(struct pl_reach *reach, const char *address, uint16_t port, int code, bool aside)
 {
     struct sockaddr_storage a = {.ss_family = strchr(address, ':') ? AF_INET6 : AF_INET};
     void *at = a.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&a)->sin6_addr
                                        : (void *)&((struct sockaddr_in *)&a)->sin_addr;
 
     assert_int_equal(inet_pton(a.ss_family, address, at), 1);
-    pl_reach_note(reach, &a, port, code);
+    pl_reach_note(reach, &a, port, code, aside);
+}
+
+static void note(struct pl_reach *reach, const char *address, uint16_t port, int code)
+{
+    note_of(reach, address, port, code, false);
 }
 
 static void assert_text(const struct pl_reach *reach, const char *want)
@@ -39,6 +45,8 @@ static void test_text_of_one_answer(void **state)
         {"10.0.0.1", -ECONNREFUSED, "10.0.0.1:20012 takes no connection"},
         {"10.0.0.1", -EHOSTUNREACH, "10.0.0.1:20012 cannot be reached: No route to host"},
         {"fd00::1", -ENETUNREACH, "[fd00::1]:20012 cannot be reached: Network is unreachable"},
+        {"10.0.0.1", -EPERM, "10.0.0.1:20012 cannot be reached: Operation not permitted"},
+        {"10.0.0.1", -EACCES, ""}, /* the hub has refused the greeting */
         {"10.0.0.1", -EPROTO, ""},
         {"10.0.0.1", 0, ""},
     };
@@ -69,11 +77,30 @@ static void test_text_of_the_most_telling_answer(void **state)
     assert_text(&reach, "10.0.0.1:7 and 2 more do not answer");
 }
 
+/* srun's host is tried as well, and may be silent to nodes: the first node's answer counts. */
+static void test_text_of_the_first_node_before_sruns_host(void **state)
+{
+    struct pl_reach reach = {.code = 0};
+
+    note_of(&reach, "10.0.0.9", 7, -ETIMEDOUT, true);
+    note_of(&reach, "10.0.0.9", 8, -ETIMEDOUT, true);
+    assert_text(&reach, "10.0.0.9:7 and 1 more do not answer");
+    note_of(&reach, "10.0.0.1", 7, -ECONNREFUSED, false);
+    note_of(&reach, "10.0.0.9", 9, -ECONNREFUSED, true);
+    note_of(&reach, "10.0.0.9", 9, -ETIMEDOUT, true);
+    assert_text(&reach, "10.0.0.1:7 takes no connection");
+    note_of(&reach, "10.0.0.1", 8, pl_reach_of_connect(-EACCES), false);
+    assert_text(&reach, "10.0.0.1:8 cannot be reached: Operation not permitted");
+    note_of(&reach, "10.0.0.1", 9, pl_reach_of_connect(-EINVAL), false);
+    assert_text(&reach, "10.0.0.1:9 cannot be reached: Network is unreachable");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text_of_one_answer),
         cmocka_unit_test(test_text_of_the_most_telling_answer),
+        cmocka_unit_test(test_text_of_the_first_node_before_sruns_host),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

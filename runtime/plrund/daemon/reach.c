@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +16,7 @@ static int weight(int code)
     case -ENETUNREACH:
     case -EHOSTDOWN:
     case -ENETDOWN:
+    case -EPERM:
         return 2;
     case -ECONNREFUSED:
         return 1;
@@ -25,22 +25,31 @@ static int weight(int code)
     }
 }
 
+int pl_reach_of_connect(int code)
+{
+    return code == -EACCES ? -EPERM : code == -EINVAL ? -ENETUNREACH : code;
+}
+
 void pl_reach_note(struct pl_reach *reach,
                    const struct sockaddr_storage *address,
                    uint16_t port,
-                   int code)
+                   int code,
+                   bool aside)
 {
     size_t len =
         address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
     char host[NI_MAXHOST] = "?";
 
-    if (weight(code) == 0 || weight(code) < weight(reach->code))
+    if (weight(code) == 0)
         return;
-    if (code == reach->code) {
+    if (reach->code && aside == reach->aside && code == reach->code) {
         reach->n++;
         return;
     }
+    if (reach->code && (aside != reach->aside ? aside : weight(code) < weight(reach->code)))
+        return;
     reach->code = code;
+    reach->aside = aside;
     reach->n = 1;
     getnameinfo((const struct sockaddr *)address, (socklen_t)len, host, sizeof(host), NULL, 0,
                 NI_NUMERICHOST);

@@ -57,8 +57,8 @@ struct pl_uplink {
     char *first_node;
     struct pl_limit search; /* for the hub */
     unsigned pause_ms, banner_ms, silence_ms;
-    bool asked_names, refused, lost, closing;
-    bool nameless;  /* nobody could tell the first node's name */
+    bool asked_names, refused, lost, closing, given; /* given: the first address is $PLUME_HUB's */
+    bool nameless;                                   /* nobody could tell the first node's name */
     bool no_memory; /* a message from before the hub was found is missing */
     uv_timer_t round, names;
     struct pl_scontrol *ask;
@@ -168,7 +168,8 @@ static void on_names_due(uv_timer_t *timer)
 
 static void note_answer(struct pl_uplink *u, const struct probe *probe, int code)
 {
-    pl_reach_note(&u->reach, &u->addresses[probe->address], u->ports[probe->port], code);
+    pl_reach_note(&u->reach, &u->addresses[probe->address], u->ports[probe->port], code,
+                  probe->address == 0 && !u->given); /* srun's host comes first */
 }
 
 /* code: why its connection has ended; 0 = it is the hub's */
@@ -284,7 +285,7 @@ static void start_probe(struct pl_uplink *u, size_t address, size_t port)
         (struct sockaddr *)&a,
         a.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), &fd);
     if (r < 0) {
-        note_answer(u, &probe, r);
+        note_answer(u, &probe, pl_reach_of_connect(r));
         return;
     }
     hello = json_pack("{s:s}", "role", "daemon");
@@ -408,7 +409,7 @@ void pl_uplink_use(struct pl_uplink *u, struct pl_hub_conn *own_hub)
 int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
 {
     const char *hub = pl_env(PL_ENV_PLUME_HUB);
-    unsigned names_after_ms, limit_ms;
+    unsigned names_after_ms, limit_ms = pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT);
     char host[256];
     int r = pl_hub_ports_derive(u->secret, &u->step->id, u->ports, err);
 
@@ -418,11 +419,11 @@ int pl_uplink_search(struct pl_uplink *u, struct pl_error *err)
     if (hub && *hub && pl_net_split(hub, host, sizeof(host), &u->ports[PL_WALK_PORTS]) == 0) {
         u->n_ports++;
         add_numeric(u, host);
+        u->given = u->n_addresses;
     }
     add_numeric(u, u->step->launch_addr);
     uv_timer_start(&u->round, start_round, 0, 0);
     names_after_ms = u->n_ports > PL_WALK_PORTS ? NAMES_AFTER_GIVEN_MS : NAMES_AFTER_MS;
-    limit_ms = pl_env_ms(PL_ENV_PLUME_LAUNCH_TIMEOUT);
     pl_limit_start(&u->search, limit_ms);
     uv_timer_start(&u->names, on_names_due, PL_MIN(names_after_ms, limit_ms / 4), 0);
     return 0;
