@@ -332,6 +332,15 @@ class Case:
             self.no_socket()
         self.in_time()
 
+    def told(self):
+        """The cause that plstat tells, once Slurm knows that the job has ended."""
+        def ask():
+            said = subprocess.run(self.as_user(["plstat", "why", "-j", str(self.trial().parent)]), check=False,
+                                  env=self.environment(), capture_output=True, timeout=60)
+            document = json.loads(said.stdout)
+            return document if document.get("state") not in ("running", "waiting") else None
+        return wait_for("plstat's verdict", 30, ask).get("cause") or {}
+
     def must_lose_hub(self):
         """Nobody is left to write a result; srun's code and stderr say it."""
         self.end()

@@ -111,6 +111,24 @@ def daemon_killed_and_ranks_save(c):
     c.in_time()
 
 
+@fault(ways=("plrun",))
+def daemon_killed_and_guard_stopped(c):
+    """A plrun that somebody has stopped cannot see that its daemon is gone: the daemon's helper lets it go on."""
+    rank = c.pick()
+    c.plan_all("stand\n" + STAY)
+    c.start()
+    there = c.ranks_there()
+    os.kill(there[rank][1], signal.SIGSTOP)
+    c.pause()
+    c.strike()
+    os.kill(c.daemon_of(there, rank // c.per_node), signal.SIGKILL)
+    c.end()
+    need(c.code != 0, "exit code 0")
+    cause = c.told()
+    need(cause.get("kind") in ("runtime", "node"), f"plstat tells {cause}")
+    c.in_time()
+
+
 @fault(ranks=2)
 def hub_killed_in_the_grace(c):
     """A rank has failed, others take no SIGTERM, and the hub is killed before their grace is over."""
@@ -124,6 +142,9 @@ def hub_killed_in_the_grace(c):
     c.strike()
     os.kill(pid, signal.SIGKILL)
     c.must_lose_hub()
+    if [e for e in c.events() if e["type"] == "cause"]:
+        cause = c.told()
+        need((cause.get("rank"), cause.get("exit")) == (rank, code), f"plstat tells {cause}")
 
 
 @fault()

@@ -272,6 +272,8 @@ def hub_killed(c):
     c.pause()
     os.kill(pid, signal.SIGKILL)
     c.must_lose_hub()
+    cause = c.told()  # by the log: status.json is older, and may still have no rank that runs
+    need(cause.get("kind") in ("runtime", "node", "signal") and "rank" not in cause, f"plstat tells {cause}")
 
 
 @fault()
