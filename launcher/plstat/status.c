@@ -9,6 +9,7 @@
 #include "common/run/run_local.h"
 #include "common/run/run_state.h"
 #include "common/run/run_stop.h"
+#include "launcher/plstat/foreign.h"
 #include "launcher/plstat/node_reasons.h"
 #include "launcher/plstat/status_private.h"
 #include "launcher/slurm/slurm_cluster.h"
@@ -583,6 +584,7 @@ int pl_run_status_collect(struct pl_run *run,
     size_t n = trial < 0 ? pl_run_n_trials(run) : 1;
     int r = -ENOMEM;
 
+    pl_foreign_limit(pl_run_dir(run));
     if (s)
         s->trials = calloc(n + 1, sizeof(*s->trials));
     if (s && s->trials) {

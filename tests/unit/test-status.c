@@ -3,6 +3,7 @@
 #include "common/base/child.h"
 #include "common/base/fs.h"
 #include "common/proto/json.h"
+#include "launcher/plstat/foreign.h"
 #include "launcher/plstat/words.h"
 #include "tests/lib/tmpdir.h"
 
@@ -11,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -255,6 +257,29 @@ static void test_collect_keeps_the_users_key_from_foreign_folders(void **state)
     }
 }
 
+/* Its files may hold more than the host's memory. The last test: the limit stays. */
+static void test_collect_of_a_foreign_folder_has_a_limit(void **state)
+{
+    _cleanup_free_ char *folder = pl_path_join(runs, "live");
+    struct rlimit before, after;
+
+    if (geteuid() != 0 || getenv("ASAN_OPTIONS") || getenv("TSAN_OPTIONS"))
+        skip();
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    for (int foreign = 0; foreign < 2; foreign++) {
+        struct pl_slurm_view view = {.never = true};
+        struct pl_notes notes = {0};
+        _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+        _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+
+        assert_int_equal(chown(folder, foreign ? 65533 : 0, (gid_t)-1), 0);
+        s = collect("live", 0, &view, &notes, &run);
+        assert_int_equal(getrlimit(RLIMIT_AS, &after), 0);
+        assert_true(after.rlim_cur == (foreign ? PL_FOREIGN_MEMORY_BYTES : before.rlim_cur));
+        pl_notes_finish(&notes);
+    }
+}
+
 /* A hub that is killed leaves a status.json that is up to two seconds old. Its log is newer. */
 static void test_collect_killed_hub_by_its_log(void **state)
 {
@@ -364,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_collect_killed_hub_by_its_log),
         cmocka_unit_test(test_collect_hub_ends_meanwhile),
         cmocka_unit_test(test_collect_step),
+        cmocka_unit_test(test_collect_of_a_foreign_folder_has_a_limit),
     };
 
     return cmocka_run_group_tests(tests, copy_runs, remove_runs);
