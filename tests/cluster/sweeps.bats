@@ -351,7 +351,7 @@ limits_of() { squeue -h -o '%T %l %P %m' -j "$1" | sort -u; }
     submit --resume "$SWEEP"
     [[ $(scontrol show job "${JOBS##*,}") == *ArrayTaskThrottle=3* ]]
     run -2 --separate-stderr plsubmit --update "$SWEEP"
-    [ "$stderr" = "plsubmit: option '--update' needs --max-parallel, --time, --partition or --mem" ]
+    [ "$stderr" = 'plsubmit: --update changes --max-parallel, --time, --partition and --mem only: give one of them' ]
     run -2 --separate-stderr plsubmit --update "$SWEEP" --max-parallel 2 -N 3
     [[ $stderr == *'takes the program and its options from the run folder'* ]]
 }
