@@ -55,6 +55,7 @@ static struct {
     void *ctx;
     /* of the block that runs */
     unsigned count, born, done, at_barrier, current;
+    unsigned turn; /* whose it is, in order, once all are born */
     bool backwards;
     struct thread threads[THREADS_MAX];
     struct warp warps[THREADS_MAX / WARP];
@@ -93,13 +94,28 @@ static unsigned in_order(unsigned i)
 
 static void become(unsigned t)
 {
-    const void *stack;
-    size_t bytes;
-
     emu.current = t;
     pl_emu_now.thread = emu.threads[t].at;
-    stack = pl_fiber_stack(emu.threads[t].fiber, &bytes);
+#ifdef PL_EMULATOR_TRACE
+    size_t bytes;
+    const void *stack = pl_fiber_stack(emu.threads[t].fiber, &bytes);
+
     pl_trace_thread(t, stack, bytes);
+#endif
+}
+
+/* From one thread's turn to the next one that is ready, or to run_block() after the last one. */
+static void leave(struct pl_fiber *self)
+{
+    while (++emu.turn < emu.count) {
+        const struct thread *t = &emu.threads[in_order(emu.turn)];
+
+        if (t->state == READY) {
+            pl_fiber_pass(self, t->fiber);
+            return;
+        }
+    }
+    pl_fiber_leave(self);
 }
 
 /* A fiber's life: threads that have not begun, one after another, until one of them has to wait
@@ -117,7 +133,7 @@ static void live(struct pl_fiber *self)
             emu.done++;
         }
         emu.idle[emu.n_idle++] = self;
-        pl_fiber_leave(self);
+        leave(self);
     }
 }
 
@@ -127,7 +143,7 @@ static void wait_as(enum state state, int line)
 
     emu.threads[t].state = state;
     emu.threads[t].line = line;
-    pl_fiber_leave(emu.threads[t].fiber);
+    leave(emu.threads[t].fiber);
     become(t);
 }
 
@@ -244,6 +260,7 @@ static void run_block(void)
     for (unsigned w = 0; w < (emu.count + WARP - 1) / WARP; w++)
         emu.warps[w].arrived = 0;
     while (emu.born < emu.count) {
+        emu.turn = emu.count;
         if (!emu.n_idle)
             emu.idle[emu.n_idle++] = pl_fiber_create(live);
         pl_fiber_enter(emu.idle[--emu.n_idle]);
@@ -251,8 +268,8 @@ static void run_block(void)
     while (emu.done < emu.count) {
         bool any = false;
 
-        for (unsigned i = 0; i < emu.count; i++) {
-            struct thread *t = &emu.threads[in_order(i)];
+        for (emu.turn = 0; emu.turn < emu.count; emu.turn++) {
+            struct thread *t = &emu.threads[in_order(emu.turn)];
 
             if (t->state == READY) {
                 any = true;

@@ -2,6 +2,7 @@
 /* On x86-64 a switch is a few instructions; elsewhere swapcontext(3), which costs a system call. */
 #include "tests/cuda/fiber.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,14 +24,24 @@ struct pl_fiber {
     unsigned char *stack;
     size_t stack_bytes;
 #ifdef __x86_64__
-    void *sp, *caller_sp;
+    void *sp;
 #else
-    ucontext_t context, caller;
+    ucontext_t context;
 #endif
-    void *fake, *caller_fake; /* AddressSanitizer's */
-    const void *caller_stack;
-    size_t caller_bytes;
+    void *fake; /* AddressSanitizer's */
 };
+
+/* Of pl_fiber_enter(), to which fibers leave. */
+static struct {
+#ifdef __x86_64__
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+    const void *stack;
+    size_t stack_bytes;
+} caller;
+static bool entered; /* by the last switch, not passed */
 
 static void before_switch(void **fake, const void *stack, size_t bytes)
 {
@@ -54,9 +65,22 @@ static void after_switch(void *fake, const void **stack, size_t *bytes)
 #endif
 }
 
+/* In a fiber that runs again. */
+static void arrive(void *fake)
+{
+    const void *stack = NULL;
+    size_t bytes = 0;
+
+    after_switch(fake, &stack, &bytes);
+    if (!entered)
+        return;
+    caller.stack = stack;
+    caller.stack_bytes = bytes;
+}
+
 static void begin(struct pl_fiber *f)
 {
-    after_switch(NULL, &f->caller_stack, &f->caller_bytes);
+    arrive(NULL);
     f->body(f);
     abort();
 }
@@ -98,12 +122,17 @@ static void prepare(struct pl_fiber *f)
 
 static void jump_in(struct pl_fiber *f)
 {
-    pl_fiber_switch(&f->caller_sp, f->sp);
+    pl_fiber_switch(&caller.sp, f->sp);
 }
 
 static void jump_out(struct pl_fiber *f)
 {
-    pl_fiber_switch(&f->sp, f->caller_sp);
+    pl_fiber_switch(&f->sp, caller.sp);
+}
+
+static void jump_over(struct pl_fiber *from, struct pl_fiber *to)
+{
+    pl_fiber_switch(&from->sp, to->sp);
 }
 #else
 static void from_halves(unsigned high, unsigned low)
@@ -122,12 +151,17 @@ static void prepare(struct pl_fiber *f)
 
 static void jump_in(struct pl_fiber *f)
 {
-    swapcontext(&f->caller, &f->context);
+    swapcontext(&caller.context, &f->context);
 }
 
 static void jump_out(struct pl_fiber *f)
 {
-    swapcontext(&f->context, &f->caller);
+    swapcontext(&f->context, &caller.context);
+}
+
+static void jump_over(struct pl_fiber *from, struct pl_fiber *to)
+{
+    swapcontext(&from->context, &to->context);
 }
 #endif
 
@@ -153,6 +187,7 @@ void pl_fiber_enter(struct pl_fiber *f)
 {
     void *fake = NULL;
 
+    entered = true;
     before_switch(&fake, f->stack, f->stack_bytes);
     jump_in(f);
     after_switch(fake, NULL, NULL);
@@ -160,9 +195,17 @@ void pl_fiber_enter(struct pl_fiber *f)
 
 void pl_fiber_leave(struct pl_fiber *f)
 {
-    before_switch(&f->fake, f->caller_stack, f->caller_bytes);
+    before_switch(&f->fake, caller.stack, caller.stack_bytes);
     jump_out(f);
-    after_switch(f->fake, &f->caller_stack, &f->caller_bytes);
+    arrive(f->fake);
+}
+
+void pl_fiber_pass(struct pl_fiber *f, struct pl_fiber *to)
+{
+    entered = false;
+    before_switch(&f->fake, to->stack, to->stack_bytes);
+    jump_over(f, to);
+    arrive(f->fake);
 }
 
 const void *pl_fiber_stack(const struct pl_fiber *f, size_t *ret_bytes)

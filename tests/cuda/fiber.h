@@ -19,6 +19,11 @@ void pl_fiber_enter(struct pl_fiber *fiber);
  */
 void pl_fiber_leave(struct pl_fiber *self);
 
+/* Switches to another fiber, which has left or passed before; returns at the next pl_fiber_enter()
+ * of self, or pass to it. The one that leaves goes back to the last pl_fiber_enter(). From inside
+ * self. */
+void pl_fiber_pass(struct pl_fiber *self, struct pl_fiber *to);
+
 /* Its stack, the lowest address, and the size. */
 const void *pl_fiber_stack(const struct pl_fiber *fiber, size_t *ret_bytes);
 
