@@ -125,7 +125,8 @@ PY
         python3 -c 'import json, sys; print(json.load(sys.stdin)["ranks"][1]["node"])')
     link=$(cat "$CLUSTER_DIR/bridge")-$((${lost#n} - 1))
     ip link set "$link" down
-    wait_for 50 bash -c "plstat show $sweep/0 --json | grep -q '\"state\":\"node-failed\"'"
+    wait_for 50 bash -c "plstat show $sweep/0 --json | grep -q '\"state\":\"node-failed\"'" ||
+        { plstat show "$sweep/0" --json; plstat why "$sweep/0"; false; }
     ip link set "$link" up
     run -0 plstat why "$sweep/0" --json
     grep -q '"kind":"node"' <<<"$output"
