@@ -299,10 +299,10 @@ refused_by_node() {
     mkdir -m 777 disk/work
     export PLUME_HOME=$WORK/disk/work/home
     for code in 0 3; do
-        run as_user timeout 60 srun -Q --plume -N2 -n4 -o out-%t -e err bash -c \
+        run as_user timeout 60 srun -Q --plume -N2 -n4 -o out-%t -e err-%t bash -c \
             "head -c 1000000 /dev/zero; echo two >&2; echo end; exit $code"
         [ "$status" = "$code" ]
-        cat err
+        cat err-* | tee err # one file of all would be out-%t in Slurm 26.05
         for i in 0 1 2 3; do
             [ "$(wc -c <"out-$i")" = 1000004 ]
         done
