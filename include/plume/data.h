@@ -94,7 +94,9 @@ struct plume_data {
     void *ctx;
 
     /* The samples to use, in this order, instead of all of them (training: instead of a shuffled
-     * order). Ranks divide them like all samples. Borrowed; must live as long as the module. */
+     * order). Ranks give the same list, and divide it like all samples. Each epoch has the list as
+     * it was at the start: to draw samples anew in each epoch, let fill() choose them by its epoch.
+     * Borrowed; must live as long as the module. */
     const size_t *order;
     size_t n_order;
 

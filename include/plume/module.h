@@ -153,7 +153,8 @@ struct plume_module {
     /* Declares the parameters by plume_param(). Required. */
     int (*configure)(struct plume_context *pl);
 
-    /* Sets the data of a stage. Required for PLUME_TRAIN; n_fields 0 for another stage skips it. */
+    /* Sets the data of a stage. Required for PLUME_TRAIN; n_fields 0 for another stage skips it.
+     * All ranks give the same samples, which the engine divides among them. */
     int (*data)(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret);
 
     /* Computes the loss of a batch by ops: a tensor of one element, the mean over the batch, so

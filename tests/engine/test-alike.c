@@ -31,6 +31,9 @@ enum how {
     ANOTHER_GROUP,
     ANOTHER_LIST,
     ANOTHER_CLIP, /* in the last rank's options */
+    ANOTHER_SEED,
+    ANOTHER_FILE, /* this and the following: in the last rank's data */
+    ANOTHER_ORDER,
 };
 
 struct run {
@@ -80,6 +83,21 @@ static int configure(struct plume_context *pl)
     plume_buffer(pl, how == ANOTHER_BUFFER ? "variance" : "mean", PLUME_INIT_ZERO, 2,
                  (size_t[]){2, 3});
     return 0;
+}
+
+static int data(struct plume_context *pl, enum plume_stage stage, struct plume_data *ret)
+{
+    static const size_t lists[2][3] = {{0, 1, 2}, {0, 2, 1}};
+    bool last = pl->rank + 1 == pl->world_size;
+    int r = digits_data(pl, stage, ret);
+
+    if (stage == PLUME_TRAIN && current->how == ANOTHER_FILE && last)
+        ret->field[0].array = plume_open_npy(pl, "digits/val-images.npy");
+    if (stage == PLUME_TRAIN && current->how == ANOTHER_ORDER) {
+        ret->order = lists[last];
+        ret->n_order = 3;
+    }
+    return r;
 }
 
 static int
@@ -150,7 +168,7 @@ static const struct plume_module module = {
     .hparams = digits_hparams,
     .state_size = sizeof(struct net),
     .configure = configure,
-    .data = digits_data,
+    .data = data,
     .training_step = training_step,
     .configure_optimizers = configure_optimizers,
     .configure_ddp = configure_ddp,
@@ -168,6 +186,8 @@ static const char *train(struct pl_comm *comm, void *shared)
         own.configure_ddp = NULL;
     if (run->how == ANOTHER_CLIP && comm->rank == comm->size - 1)
         options.clip = 0.25;
+    if (run->how == ANOTHER_SEED && comm->rank == comm->size - 1)
+        options.seed = 7;
     digits_train(&own, &options, comm, &run->ranks[comm->rank]);
     return NULL;
 }
@@ -304,6 +324,24 @@ static void test_optimizers_that_differ(void **state)
     }
 }
 
+static void test_data_that_differ(void **state)
+{
+    static const unsigned layouts[][2] = {{2, 0}, {2, 1}, {3, 2}};
+
+    for (size_t i = 0; i < PL_COUNT(layouts); i++) {
+        unsigned ranks = layouts[i][0], per_node = layouts[i][1];
+        char text[256];
+
+        snprintf(text, sizeof(text),
+                 "rank %u has 185 samples of training data where rank 0 has 1253 samples of "
+                 "training data: hook data and --seed must be the same on all ranks",
+                 ranks - 1);
+        fails(ranks, per_node, ANOTHER_FILE, text);
+        fails(ranks, per_node, ANOTHER_ORDER, " has a list of 3 samples of training data, checks");
+        fails(ranks, per_node, ANOTHER_SEED, " has --seed 7 where rank 0 has --seed 0: hook data ");
+    }
+}
+
 static void test_parameters_that_drift_apart(void **state)
 {
     fails(2, 0, NO_REDUCTION, "rank 1 ended with other parameters than rank 0, from 'even' on: ");
@@ -406,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_experts_under_other_strategies),
         cmocka_unit_test(test_models_that_differ),
         cmocka_unit_test(test_optimizers_that_differ),
+        cmocka_unit_test(test_data_that_differ),
         cmocka_unit_test(test_parameters_that_drift_apart),
     };
 

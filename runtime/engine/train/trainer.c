@@ -4,6 +4,7 @@
 #include "runtime/engine/optim/optimizers_alike.h"
 #include "runtime/engine/optim/precision.h"
 #include "runtime/engine/params/draw.h"
+#include "runtime/engine/train/data_alike.h"
 #include "runtime/engine/train/manual.h"
 #include "runtime/engine/train/memory_need.h"
 #include "runtime/engine/train/pipe_as.h"
@@ -268,6 +269,8 @@ static int build(struct pl_trainer *t, struct pl_error *err)
     for (int stage = PLUME_TRAIN; stage <= PLUME_TEST && r == 0; stage++)
         r = pl_stage_open(&t->stage[stage], (enum plume_stage)stage, &t->hooks, t->options,
                           &t->replicas, err);
+    if (r == 0)
+        r = pl_data_alike(t, err);
     params->shard = t->strategy.shard;
     params->shards = t->pipe.on ? t->pipe.comm : t->group.shards;
     params->meets = updates_by_node(t) ? t->comm : NULL;
