@@ -195,6 +195,15 @@ static json_t *cause_without_end(const struct pl_trial_status *ts)
                           "tell more."
                         : "The job script ended before it could claim the trial. The job's "
                           "output may\ntell more.");
+    if (!any_started(ts->doc) &&
+        (ts->claim_s > 0 || json_array_size(json_object_get(ts->doc, "ranks")) == 0))
+        return json_pack("{s:o, s:s}", "kind", kind_json(PL_CAUSE_UNKNOWN), "text",
+                         ts->claim_s > 0
+                             ? "No rank's start is recorded, and the job script has left no "
+                               "result: the run\nfolder took no file, or the shell was killed. The "
+                               "job's output may tell more."
+                             : "The step's log is empty: the run folder took no file. The step's "
+                               "output may\ntell more.");
     if (!any_started(ts->doc))
         return json_pack("{s:o}", "kind",
                          kind_json(ts->claimed ? PL_CAUSE_LAUNCH : PL_CAUSE_SETUP));

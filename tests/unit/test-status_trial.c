@@ -415,14 +415,17 @@ static void test_resolve_failed_may_be_cancelled(void **state)
 }
 
 /* A failed job whose ranks ran, and whose hub recorded no end. */
-static void assert_without_end(const char *rank_state, int signal, const char *want)
+static void assert_without_end(const char *rank_state, int signal, bool script, const char *want)
 {
     _cleanup_(pl_slurm_jobs_destroyp) struct pl_slurm_jobs *jobs = slurm("FAILED");
     struct pl_trial_status ts = claimed();
 
     jobs->jobs[0].signal = signal;
+    ts.claim_s = script ? NOW - 100 : 0;
     ts.doc =
         json_pack("{s:[{s:s}], s:[{s:s}]}", "nodes", "node", "n1", "ranks", "state", rank_state);
+    if (!*rank_state) /* a log to which nothing could be written */
+        json_object_clear(ts.doc);
     pl_trial_status_resolve(&ts, jobs, NOW - 200);
     assert_int_equal(ts.state, PL_TRIAL_FAILED);
     assert_string_equal(pl_json_string(ts.cause, "kind"), want);
@@ -434,10 +437,13 @@ static void assert_without_end(const char *rank_state, int signal, const char *w
 
 static void test_resolve_without_end(void **state)
 {
-    assert_without_end("starting", -1, "launch");
-    assert_without_end("running", -1, "runtime");
-    assert_without_end("failed", 15, "runtime");
-    assert_without_end("running", 9, "signal");
+    assert_without_end("starting", -1, false, "launch");
+    assert_without_end("starting", -1, true, "unknown"); /* its last act would tell a launch's */
+    assert_without_end("", -1, false, "unknown");
+    assert_without_end("", -1, true, "unknown");
+    assert_without_end("running", -1, false, "runtime");
+    assert_without_end("failed", 15, true, "runtime");
+    assert_without_end("running", 9, true, "signal");
 }
 
 /* Slurm may know the sender of a SIGKILL, if its end of the job is the trial's. */
