@@ -211,11 +211,13 @@ matrix_devices() {
 # ./dev test compiles nothing by nvcc where no GPU is: it has the same kernels on the emulator.
 row_cuda() {
     local dir=$MATRIX_DIR/devices
-    local -a tests=(cuda_plugin)
+    local -a tests=(cuda_plugin gpu-bundle)
     command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] || skip "no nvcc"
     matrix_devices -Dcuda=enabled -Dpjrt=disabled
     # It is there with cuDNN's headers.
     ! meson test -C "$dir" --list 2>/dev/null | grep -w cudnn_plans || tests+=(cudnn_plans)
+    # A test for a GPU has all kernels in it: they link.
+    ninja -C "$dir" -j "$(nproc)" --quiet tests/gpu/gpu-copy
     meson test -C "$dir" --num-processes "$(nproc)" --timeout-multiplier 6 --print-errorlogs "${tests[@]}"
     grep -q '"name": "[^"]*cuda_plugin".*"result": "OK"' "$dir/meson-logs/testlog.json" || die "cuda_plugin was skipped"
     "$PLUME_SRC/tests/lint/layers.sh" "$PLUME_SRC" "$dir"
