@@ -143,6 +143,18 @@ TXT
     [[ $output == *'terminal 0 1'* ]]
 }
 
+@test "a terminal gets what the first node's daemon says" {
+    # shellcheck disable=SC2016 # the daemon's
+    printf '#!/bin/sh\necho "plrund: warning: from $SLURMD_NODENAME" >&2\nexec "%s" "$@"\n' \
+        "$PLUME_SRC/build/plrund" >says
+    chmod 755 says
+    use_plugin "plrund=$PWD/says"
+    run -0 --separate-stderr as_user env SHELL=/bin/sh script -qec "srun -Q --plume --pty -N2 -n2 true" /dev/null
+    [ "$(grep -c 'plume: node n[0-9]: warning: from n[0-9]' <<<"$output")" = 1 ]
+    run -0 --separate-stderr as_user srun -Q --plume -N2 -n2 true
+    [ "$(grep -c 'plume: node n[0-9]: warning: from n[0-9]' <<<"$stderr")" = 2 ]
+}
+
 @test "plstat shows the ranks and the metrics of a running step" {
     as_user srun -Q --plume -J live --plume-metric='loss=loss: ([0-9.]+)' -N2 -n4 bash -c \
         'echo "loss: 1.$RANK"; exec tail -f /dev/null' &
