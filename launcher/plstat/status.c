@@ -199,6 +199,17 @@ static void note_hub(const struct pl_trial_status *ts, struct pl_notes *notes)
                  ts->age_s);
 }
 
+/* A step's folder on a full disk may lack the number of its job, which Slurm would be asked for. */
+static void
+note_no_job(const struct pl_run *run, const struct pl_trial_status *ts, struct pl_notes *notes)
+{
+    if (ts->state == PL_TRIAL_RUNNING && !ts->submitted && !ts->query && !pl_run_is_local(run))
+        pl_notes_add(notes, true,
+                     "trial %u: the run folder has no record of its job: whether it still runs is "
+                     "not known",
+                     ts->trial);
+}
+
 /* ---- logs ---- */
 
 /* Reads the ranks from the log. -ENOENT without a log. */
@@ -551,6 +562,7 @@ collect(struct pl_run_status *s, bool ranks, struct pl_slurm_view *slurm, struct
     for (size_t i = 0; i < s->n_trials; i++) {
         pl_trial_status_resolve(&s->trials[i], jobs, since_s);
         note_hub(&s->trials[i], notes);
+        note_no_job(s->run, &s->trials[i], notes);
         if (ranks && r == 0 && s->trials[i].to_requeue) /* not loaded before: it may not be */
             r = load_ranks(s->run, &s->trials[i], notes);
     }

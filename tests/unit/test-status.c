@@ -363,6 +363,25 @@ static void test_collect_hub_ends_meanwhile(void **state)
     pl_notes_finish(&notes);
 }
 
+/* A step of which a full disk has taken no number of its job: nobody can be asked if it runs. */
+static void test_collect_without_a_job(void **state)
+{
+    _cleanup_free_ char *trial = pl_path_join(runs, "unsubmitted/trial-0000");
+    _cleanup_free_ char *attempt = pl_path_join(trial, "attempt-0"), *said = NULL;
+    _cleanup_(pl_run_closep) struct pl_run *run = NULL;
+    _cleanup_(pl_run_status_destroyp) struct pl_run_status *s = NULL;
+    struct pl_slurm_view view = {.never = true};
+    struct pl_notes notes = {0};
+
+    assert_int_equal(mkdir(trial, 0700), 0);
+    assert_int_equal(mkdir(attempt, 0700), 0);
+    s = collect("unsubmitted", 0, &view, &notes, &run);
+    assert_true(notes.partial);
+    said = json_dumps(notes.list, 0);
+    assert_non_null(strstr(said, "whether it still runs is not known"));
+    pl_notes_finish(&notes);
+}
+
 static void test_collect_step(void **state)
 {
     _cleanup_(pl_run_closep) struct pl_run *run = NULL;
@@ -388,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_collect_keeps_the_users_key_from_foreign_folders),
         cmocka_unit_test(test_collect_killed_hub_by_its_log),
         cmocka_unit_test(test_collect_hub_ends_meanwhile),
+        cmocka_unit_test(test_collect_without_a_job),
         cmocka_unit_test(test_collect_step),
         cmocka_unit_test(test_collect_of_a_foreign_folder_has_a_limit),
     };
