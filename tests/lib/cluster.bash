@@ -20,7 +20,7 @@ PLUME_SRC=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 readonly PLAIN_UID=65534
 
 # For us only: jobs would inherit it.
-export -n PLUME_TEST_ID PLUME_TEST_COPY
+export -n PLUME_TEST_ID PLUME_TEST_COPY PLUME_TEST_XLA_FLAGS PLUME_TEST_DAY
 
 # cluster_up N [OPTION...]: ./dev cluster up with a name of this file's own.
 cluster_up() {
