@@ -237,8 +237,9 @@ daemon_of() {
     start lost 3
     pids=$(pids_of plrund "${NODE[2]}"; pids_of plrun "${NODE[2]}"; pids_of tail "${NODE[2]}")
     stepd=$(ps -o ppid= -p "$(guard "${NODE[2]}" 0)" | tr -d ' ')
+    # The daemon first: it would report how the others end.
     # shellcheck disable=SC2086
-    kill -KILL "$stepd" $pids "$(daemon "${NODE[2]}")"
+    kill -KILL "$(daemon "${NODE[2]}")" "$stepd" $pids
     wait_for 30 has_ended lost
     [ "$(result lost 'd["state"], d["cause"]["kind"], d["cause"]["node"]')" = \
         "('failed', 'runtime', '${NODE[2]}')" ]
