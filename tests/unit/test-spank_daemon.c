@@ -270,8 +270,10 @@ static void test_settle_takes_no_descriptor(void **state)
     can = getsockopt(pair[0], SOL_SOCKET, 83, &rights, &len) == 0; /* SO_PASSRIGHTS */
     close(pair[0]);
     close(pair[1]);
-    if (!can)
-        skip();
+    if (!can) {
+        print_message("# skipped: this kernel has no SO_PASSRIGHTS\n");
+        return;
+    }
     write_program(
         "exec python3 -c '\n"
         "import array, socket, struct, time\n"
