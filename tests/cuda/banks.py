@@ -9,11 +9,16 @@ the last, so that the end of a log has it.
 import argparse
 import collections
 import pathlib
+import re
 import sys
 
 # Shapes are random: a line that few of them reach has a ratio by chance. It is judged as if so many accesses
 # without a conflict stood beside its own.
 FEW = 1000
+
+# The compiler of the emulator may read a vector's elements one by one, each at a distance of the vector's size. A GPU
+# reads the vector at once, in as many passes as it has words.
+ELEMENT = re.compile(r"widen_all<.*, (\d+)> at ")
 
 
 def main():
@@ -25,6 +30,9 @@ def main():
     for file in options.folder.iterdir():
         for text in file.read_text(encoding="utf-8").splitlines():
             passes, best, size, place = text.split(" ", 3)
+            element = ELEMENT.match(place)
+            if element:
+                best = min(int(passes), int(best) * int(element.group(1)))
             where = place.rsplit(" at ", 1)[-1].split(" (")[0]
             lines[where, int(size)][0] += int(passes)
             lines[where, int(size)][1] += int(best)
