@@ -127,8 +127,8 @@
     X(CUDA_HOME, PATH, NULL, PLTRAIN, "folder of CUDA, for its libraries")                         \
     X(VIRTUAL_ENV, PATH, NULL, PLTRAIN, "folder of a Python, for NVIDIA's libraries")              \
     X(CONDA_PREFIX, PATH, NULL, PLTRAIN, "the same")                                               \
-    X(XLA_FLAGS, TEXT, NULL, PLTRAIN, "what XLA's compiler is told; a kept program has its own")   \
-    X(LIBTPU_INIT_ARGS, TEXT, NULL, PLTRAIN, "the same on TPUs")                                   \
+    X(XLA_FLAGS, TEXT, NULL, PLTRAIN, "options of XLA's compiler; others need a new program")       \
+    X(LIBTPU_INIT_ARGS, TEXT, NULL, PLTRAIN, "options of the TPU's compiler")                      \
     X(PATH, LIST, NULL, PLSUBMIT | PLRUN | PLRUND, "folders of programs")                                   \
     X(XDG_RUNTIME_DIR, PATH, NULL, PLRUN | PLRUND, "where /tmp/plume-UID is another user's")        \
     X(TERM, TEXT, NULL, PLSTAT | PLTRAIN, "dumb: no colour, no progress bar")                      \

@@ -152,7 +152,7 @@ static void test_sums(void **state)
     munmap(dy, BYTES);
 }
 
-/* The second head begins far behind the first. Both have the same numbers. */
+/* The second head begins FAR elements after the first. Both have the same numbers. */
 static void test_attention(void **state)
 {
     enum { TIME = 70, DIM = 24, N = TIME * DIM };

@@ -108,7 +108,8 @@ static void test_result_reserve(void **state)
     assert_int_equal(lstat(temp, &st), -1);
 }
 
-/* The room takes two descriptors, a new file one: a process at its limit leaves no room behind. */
+/* A process at its limit of descriptors writes the result all the same, and the file that reserved
+ * room for it goes. */
 static void test_result_reserve_without_descriptors(void **state)
 {
     static const char *const argv[] = {"prog", NULL};

@@ -24,8 +24,8 @@ static int write_dump(const struct pl_xla *x, const struct pl_buf *text, struct 
     return 0;
 }
 
-/* The key of a program in the cache: of the plugin, its device, what XLA's compiler is told, and
- * the program's text. */
+/* The key of a program in the cache. It is a hash of the plugin, its device, the options of XLA's
+ * compiler, and the program's text. */
 static void key_of(const struct pl_xla *x, const uint8_t *text_hash, uint8_t *ret)
 {
     const char *identity = x->table->identity(x->client);
